@@ -38,7 +38,8 @@ from finetune.tasks.base import PredictOptions, Target, Targets
 from finetune.tasks.registry import task_of
 
 if TYPE_CHECKING:
-    from finetune.inference.files import Window, WindowScorer
+    from finetune.inference.files import Window
+    from finetune.inference.scorer import Scorer
 
 MOST = 2000  # rows of a sample
 FEWEST = 50  # rows of a sample that can be judged
@@ -139,7 +140,7 @@ def check_enough(rows: Sequence[SampledRow]) -> None:
 class Monitor:
     """Answers a run's validation pairs and samples of files, and compares them."""
 
-    def __init__(self, run: Run, scorer: WindowScorer, options: PredictOptions) -> None:
+    def __init__(self, run: Run, scorer: Scorer, options: PredictOptions) -> None:
         self.run, self._scorer, self._options = run, scorer, options
         self._rule = decision_rule.read_rule(run.best)
         prepared, target = run.state().prepared, scorer.target
@@ -180,11 +181,9 @@ class Monitor:
 
     def answer(self, rows: Sequence[SampledRow]) -> tuple[Targets, NDArray[np.int64] | None]:
         """Return the answers to rows, and the bins of their confidence."""
-        from finetune.inference.files import Window
-
+        first, both = [row.first for row in rows], self._options.both_orders
         second = [row.second or "" for row in rows] if rows[0].second is not None else None
-        window = Window([], [row.first for row in rows], second, self._options.both_orders)
-        return self._judged(*self._scorer.score(window))
+        return self._judged(*self._scorer.scores_of_orders(first, second, both))
 
     def _answers_of_folds(
         self, numbers: NDArray[np.int64]
@@ -344,7 +343,7 @@ def compare_words(
 
 
 def look(
-    run: Run, scorer: WindowScorer, request: PredictionRequest, rows: Sequence[SampledRow]
+    run: Run, scorer: Scorer, request: PredictionRequest, rows: Sequence[SampledRow]
 ) -> dict[str, Any]:
     """Judge a sample of a file that is being predicted.
 
@@ -387,12 +386,13 @@ def monitor_file(
         DataError: if there are too few rows, or the run's validation pairs were not kept.
     """
     from finetune.inference import files
+    from finetune.inference.scorer import Scorer
 
     def checked(file: Path) -> PredictionRequest:
         asked = replace(request, file=file.name)
         return file_request.check_columns(asked, file, run.state().columns, run.config())
 
-    counts, scorer = read_counts(path), files.WindowScorer(run)
+    counts, scorer = read_counts(path), Scorer.of_run(run)
     monitor, labelled = Monitor(run, scorer, request.options), None
     if counts is not None:
         check_counts(counts, monitor.reference)

@@ -56,7 +56,7 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     first, *others = saved_predictions.sentences_of(table)
     rows: _Rows = list(zip(first, others[0] if others else [None] * table.num_rows, strict=True))
     length = checkpoints.length_of(run.folder)
-    plain = Scorer(run.best, length, device="cpu", low_priority=True)
+    plain = Scorer(run.best, length, "own", "cpu", low_priority=True)
     calibration = plain.inputs(rows[:_CALIBRATING])
     report = quantized.read_report(run.best)
     before = (step, devices.processor_name())
@@ -90,7 +90,7 @@ def _measure(
     before = _answers(plain, rows, target, rule)
     reports = []
     for kind, file in files.items():
-        small = Scorer(run.best, length, "int8", "cpu", low_priority=True, quantized=file)
+        small = Scorer(run.best, length, "int8", "cpu", low_priority=True, int8_file=file)
         report = _compare(plain, small, rows, labels, before, target, rule)
         reports.append(replace(report, kind=kind))
         small.free()

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from finetune import disk
-from finetune.data import checkpoints, csv_cells
+from finetune.data import csv_cells
 from finetune.environment import devices
 from finetune.errors import StoreError
 from finetune.evaluation import report, saved_predictions, test_set
@@ -202,14 +202,12 @@ def model_megabytes(run: Run) -> float:
 def measure_speed(run: Run) -> Speed:
     """Measure a run's model as Predict uses it, on up to 64 of its validation pairs, and keep the
     result. Takes about three seconds besides loading."""
-    from finetune.inference.scorer import Precision, Scorer
+    from finetune.inference.scorer import Scorer
 
     table = test_set.validation_examples(run)
     rows = np.linspace(0, table.num_rows - 1, min(_PAIRS, table.num_rows)).astype(int)
     texts = saved_predictions.sentences_of(table.take(rows))
-    precision: Precision = "int8" if quantized.serves(run.best) else "auto"
-    length = checkpoints.length_of(run.folder)
-    scorer = Scorer(run.best, length, precision, single_requests=True)
+    scorer = Scorer.of_run(run, single_requests=True)
     times: list[float] = []
     for row in [*[0] * _FIRST, *range(len(rows))]:
         began = time.perf_counter()

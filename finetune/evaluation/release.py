@@ -21,7 +21,7 @@ from finetune.data import checkpoint_files, checkpoints, hub_access
 from finetune.errors import DataError, NoSuchRun, StoreError, some
 from finetune.evaluation import gate, picking, report, saved_predictions, test_set
 from finetune.evaluation.gate import Judgement, Limits, Rows
-from finetune.inference import decision_rule, file_request, quantized
+from finetune.inference import decision_rule, file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.messages import message as _
 from finetune.metrics import catalog
@@ -208,7 +208,7 @@ def answer_rows(
         hub_access.count_checkpoint(new.folder.parent, new.owner, model)
         folder, name = checkpoint_files.fetch(model), model
         length = checkpoints.saved_length(folder)
-    scorer = Scorer(folder, length, "int8" if quantized.serves(folder) else "auto")
+    scorer = Scorer(folder, length)
     logits, own, rule = scorer.scores(*sentences), scorer.target, decision_rule.read_rule(folder)
     scorer.free()
     values = task_of(own).answers(logits, own, rule).values

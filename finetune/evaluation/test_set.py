@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from finetune.data import checkpoints
 from finetune.errors import DataError
 from finetune.evaluation import cross_validation, saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
@@ -45,7 +44,7 @@ def score_kept_model(
         return None
     table = validation_examples(run)
     columns = saved_predictions.sentences_of(table)
-    scorer = Scorer(run.best, checkpoints.length_of(run.folder))
+    scorer = Scorer.of_run(run, "own")
     given = scorer.scores(*columns)
     if stop():
         return None
@@ -88,7 +87,7 @@ def open_test_set(run: Run) -> None:
     if "test" not in pairs.splits:
         raise DataError("This data has no test split.", "Bring a test file, or choose other data.")
     table = keep_examples(run, pairs, "test")
-    scorer = Scorer(run.best, checkpoints.length_of(run.folder))
+    scorer = Scorer.of_run(run, "own")
     logits = scorer.scores(*saved_predictions.sentences_of(table))
     labels = saved_predictions.targets_of(table)
     step = run.state().saved_step or 0

@@ -43,6 +43,11 @@ class PredictionRequest:
     header: str = field(default="auto", kw_only=True)
 
     @property
+    def sentences(self) -> list[str]:
+        """The columns of the sentences, one or two."""
+        return [name for name in (self.sentence1, self.sentence2) if name]
+
+    @property
     def options(self) -> PredictOptions:
         return PredictOptions(self.both_orders, self.threshold, self.calibrated)
 

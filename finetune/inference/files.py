@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.config import RunConfig
-from finetune.data import checkpoints, review, table_formats
+from finetune.data import review, table_formats
 from finetune.data.columns import parts_of
 from finetune.data.table import Table, is_filled, to_plain_value
-from finetune.inference import decision_rule, quantized, result_files
+from finetune.inference import decision_rule, result_files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.other_answers import OtherAnswers
-from finetune.inference.result_files import TRAINED_ON, Line, PredictedRow, ShownRow, ShownRows
-from finetune.inference.scorer import Precision, Scorer
+from finetune.inference.result_files import TRAINED_ON, Line, ShownRow, ShownRows
+from finetune.inference.scorer import Scorer
 from finetune.metrics import classification
 from finetune.metrics.shared_rows import SharedRows
 from finetune.runs import pair_index
@@ -42,40 +42,12 @@ class PredictionStopped(BaseException):
     """Raised to end the prediction of a file; written rows are kept."""
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Rows to predict together. `first` and `second` have the sentences of rows without error."""
 
     rows: list[InputRow]
     first: list[str]
     second: list[str] | None
-    both_orders: bool
-
-
-class WindowLogits(NamedTuple):
-    """Logits of a window's sentences, each of shape (rows, outputs); `swapped` if both orders were
-    requested."""
-
-    logits: NDArray[np.float32]
-    swapped: NDArray[np.float32] | None
-
-
-class WindowScorer:
-    """Scores windows by a run's best model, in int8 if that is available."""
-
-    def __init__(self, run: Run) -> None:
-        precision: Precision = "int8" if quantized.serves(run.best) else "auto"
-        self._scorer = Scorer(run.best, checkpoints.length_of(run.folder), precision)
-        self.target, self.precision = self._scorer.target, self._scorer.precision
-
-    def score(self, window: Window) -> WindowLogits:
-        """Score one window."""
-        if not window.first:
-            return WindowLogits(np.zeros((0, self.target.size), np.float32), None)
-        swapped = None
-        if window.both_orders and window.second is not None:
-            swapped = self._scorer.scores(window.second, window.first)
-        return WindowLogits(self._scorer.scores(window.first, window.second), swapped)
 
 
 def predict_file(
@@ -85,7 +57,7 @@ def predict_file(
     out: Path,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_rows: Callable[[list[ShownRow]], None] = lambda rows: None,
-    scorer: WindowScorer | None = None,
+    scorer: Scorer | None = None,
     review: Path | None = None,
     on_window: Callable[[Window], None] = lambda window: None,
 ) -> tuple[dict[str, Any], bool]:
@@ -97,37 +69,35 @@ def predict_file(
         on_progress: called with the number of rows done and of all rows (0 if unknown). It may
             raise `PredictionStopped`.
         on_rows: called with the rows of the result to show on the page.
-        scorer: scores with the run's model; a `WindowScorer` by default.
+        scorer: the run's model; loaded by default.
         review: where to write the rows that the model is unsure of, as in `out`; written only if
             a bound kept with the model decides which these are.
         on_window: called with all rows as they were read.
     """
-    table = table_formats.open_table(path, request.file, request.reading)
-    table.keep_empty_rows = True
+    table = _open(path, request)
     own = result_files.file_columns(table)
-    scorer = scorer or WindowScorer(run)
-    predictor = _RowPredictor(run, request, scorer.target, [*own, *table.unusable])
+    scorer = scorer or Scorer.of_run(run)
+    predictor = _RowPredictor(run, request, scorer, [*own, *table.unusable])
     row_count = table.row_count or 0  # about; 0 if the file would have to be parsed to know
     if not row_count and not path.name.endswith((".gz", ".json")):
         with path.open("rb") as file:
             lines = sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
         row_count = max(1, lines - 1)
     shown, complete = ShownRows(), True
-    added = predictor.added
     with contextlib.ExitStack() as opened:
         writers = []
         for path in (out, review) if review and predictor.decides else (out,):
             opened.enter_context(disk.writing(path))
-            writers.append(opened.enter_context(result_files.open_writer(path, table, own, added)))
+            writer = result_files.open_writer(path, table, own, predictor.added)
+            writers.append(opened.enter_context(writer))
         try:
             for window in _windows(_read_rows(table, request), request):
-                scores = scorer.score(window)
+                predicted = predictor.predict(window)
                 on_window(window)
-                begin, predicted = predictor.rows, predictor.predict(window.rows, scores)
-                writers[0]([row.cells for row in predicted])
+                writers[0]([row["cells"] for row in predicted])
                 for write in writers[1:]:
-                    write([row.cells for row in predicted if row.unsure])
-                if shown.add(begin, predicted):
+                    write([row["cells"] for row in predicted if row["unsure"]])
+                if shown.add(predicted):
                     on_rows(shown.rows)
                 on_progress(predictor.rows, max(row_count, predictor.rows) if row_count else 0)
         except PredictionStopped:
@@ -138,11 +108,15 @@ def predict_file(
     return predictor.report() | report, complete
 
 
-def read_windows(path: Path, request: PredictionRequest) -> Iterator[Window]:
-    """Read the rows of a file in windows, without predicting them."""
+def _open(path: Path, request: PredictionRequest) -> Table:
     table = table_formats.open_table(path, request.file, request.reading)
     table.keep_empty_rows = True
-    yield from _windows(_read_rows(table, request), request)
+    return table
+
+
+def read_windows(path: Path, request: PredictionRequest) -> Iterator[Window]:
+    """Read the rows of a file in windows, without predicting them."""
+    return _windows(_read_rows(_open(path, request), request), request)
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
@@ -152,20 +126,15 @@ def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
     def on_error(line: int, reason: str) -> None:
         broken.append(({}, f"line {line} {reason}"))
 
-    names = (request.sentence1, request.sentence2)
-    for _, record in table.rows(on_error, _columns(table, request)):
+    columns = None  # all that are usable, and a nested label
+    if (label := request.label) in table.unusable:
+        columns = [name for name in table.columns if name == label or name not in table.unusable]
+    for _, record in table.rows(on_error, columns):
         yield from broken
         broken.clear()
-        empty = [name for name in names if name and not _sentence(record.get(name)).strip()]
+        empty = [name for name in request.sentences if not _sentence(record.get(name)).strip()]
         yield record, f"{empty[0]} is empty" if empty else ""
     yield from broken
-
-
-def _columns(table: Table, request: PredictionRequest) -> list[str] | None:
-    """The columns to read of a row: None for all that are usable, or these and a nested label."""
-    if request.label not in table.unusable:
-        return None
-    return [name for name in table.columns if name == request.label or name not in table.unusable]
 
 
 def _sentence(cell: Any) -> str:
@@ -177,34 +146,31 @@ def _sentence(cell: Any) -> str:
 
 def _windows(rows: Iterable[InputRow], request: PredictionRequest) -> Iterator[Window]:
     """Group rows into windows, small ones at first so that the first rows are predicted soon."""
-    window: list[InputRow] = []
+
+    def window() -> Window:
+        records = [record for record, error in read if not error]
+        texts = [[_sentence(record.get(name)) for record in records] for name in request.sentences]
+        return Window(read, texts[0], texts[1] if len(texts) > 1 else None)
+
+    read: list[InputRow] = []
     most, size = FIRST, 0
     for row in rows:
-        window.append(row)
+        read.append(row)
         size += sum(len(str(cell)) for cell in row[0].values())
-        if len(window) == most or size >= CHARACTERS:
-            yield _as_window(window, request)
-            most = min(most * 4, WINDOW)
-            window, size = [], 0
-    if window:
-        yield _as_window(window, request)
-
-
-def _as_window(rows: list[InputRow], request: PredictionRequest) -> Window:
-    first, second = (
-        [_sentence(record.get(name)) for record, error in rows if not error] if name else None
-        for name in (request.sentence1, request.sentence2)
-    )
-    return Window(rows, first or [], second, request.both_orders)
+        if len(read) == most or size >= CHARACTERS:
+            yield window()
+            most, size, read = min(most * 4, WINDOW), 0, []
+    if read:
+        yield window()
 
 
 class _RowPredictor:
     """Adds predictions to rows, and counts them."""
 
     def __init__(
-        self, run: Run, request: PredictionRequest, target: Target, taken: Sequence[str]
+        self, run: Run, request: PredictionRequest, scorer: Scorer, taken: Sequence[str]
     ) -> None:
-        self._request = request
+        self._request, self._scorer, target = request, scorer, scorer.target
         self._rule = decision_rule.read_rule(run.best)
         prepared = run.state().prepared
         if prepared and prepared.target.names == target.names:
@@ -213,85 +179,82 @@ class _RowPredictor:
             target = replace(target, positive=target.names.index(self._rule.positive))
         self._task, self._target = task_of(target), target
         self._metrics = measured(run.config(), target)
-        self._label_parts = parts_of(request.label, taken)
-        used = {request.sentence1, request.sentence2, request.label, *self._label_parts}
+        self._labels = parts_of(request.label, taken) or [request.label] * bool(request.label)
+        used = {*request.sentences, request.label, *self._labels}
         self._others = OtherAnswers(self._task, target, [one for one in taken if one not in used])
         self._pair_index = pair_index.read_pair_index(run)
         # Rows that are training pairs of the run, and rows that are only validation pairs of it.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}
         columns = self._task.columns(target, self._rule)
-        orders = 2 if request.sentence2 else 1
+        self._decision_at = len(columns)
+        orders = len(request.sentences)
         self.decides = decision_rule.is_bounded(target, self._rule, request.options, orders)
         columns |= {result_files.DECISION: str} if self.decides else {}
-        self.added: result_files.ColumnTypes = result_files.added_columns(
-            columns, bool(self._pair_index), taken
-        )
+        self.added = result_files.added_columns(columns, bool(self._pair_index), taken)
         *self._answered, self._error = self.added  # the last column is for errors
         self.rows = self._errors = self._unknown_labels = 0
         self._examples: list[str] = []  # of errors
-        # Of the labelled rows: answers, labels, if the run was trained on them, and `_row_hashes`.
+        # Of the labelled rows: answers, labels, if the run was trained on them, and hashes of their
+        # sentences.
         self._labelled: list[tuple[Targets, Targets, NDArray[np.bool_], NDArray[np.int64]]] = []
         self._answers: Counter[str] = Counter()
         self._unsure: int | None = None  # None if answers have no margin
 
-    def predict(self, window: list[InputRow], scores: WindowLogits) -> list[PredictedRow]:
+    def predict(self, window: Window) -> list[ShownRow]:
         """Return the rows of the result."""
-        records = [record for record, error in window if not error]
-        self._numbers = [at for at, (_, error) in enumerate(window, self.rows) if not error]
-        predictions = iter(self._predictions(records, scores) if records else ())
-        nothing = PredictedRow(dict.fromkeys(self._answered), None, False)
-        self.rows += len(window)
-        self._errors += len(window) - len(records)
-        errors = [error for _, error in window if error]
-        self._examples += errors[: 10 - len(self._examples)]
+        predicted = iter(self._predictions(window) if window.first else ())
         lines = []
-        for record, error in window:
-            row = nothing if error else next(predictions)
-            lines.append(row._replace(cells={**record, **row.cells, self._error: error}))
+        for number, (record, error) in enumerate(window.rows, self.rows):
+            row = ShownRow(row=number, margin=None, unsure=False, cells={})
+            cells = dict.fromkeys(self._answered)
+            if not error:
+                added, row["margin"], row["unsure"] = next(predicted)
+                cells = dict(zip(self._answered, added, strict=False))
+            row["cells"] = record | cells | {self._error: error}
+            lines.append(row)
+        errors = [error for _, error in window.rows if error]
+        self.rows += len(window.rows)
+        self._errors += len(errors)
+        self._examples += errors[: 10 - len(self._examples)]
         return lines
 
-    def _predictions(self, records: list[Line], scores: WindowLogits) -> Iterator[PredictedRow]:
-        """Yield the added columns of the rows that can be predicted."""
-        task, target, options = self._task, self._target, self._request.options
-        answers = task.answers(scores.logits, target, self._rule, options, scores.swapped)
-        margins = task.margins(answers, target, self._rule, options)
-        hashes = self._row_hashes(records)
+    def _predictions(self, window: Window) -> Iterator[tuple[list[Any], float | None, bool]]:
+        """Yield the added cells of the rows that can be predicted, their margin, and if the model
+        is unsure of them."""
+        task, target, rule, options = self._task, self._target, self._rule, self._request.options
+        records = [record for record, error in window.rows if not error]
+        numbers = [at for at, (_, error) in enumerate(window.rows, self.rows) if not error]
+        logits, swapped = self._scorer.scores_of_orders(
+            window.first, window.second, options.both_orders
+        )
+        answers = task.answers(logits, target, rule, options, swapped)
+        margins = task.margins(answers, target, rule, options)
+        hashes = text_hashes.row_hashes(window.first, window.second)
         trained_on = self._trained_on(hashes)
         truth, known, labels = answers.values, np.zeros(len(records), bool), []
-        if self._request.label:
-            labels_in = self._label_parts or [self._request.label]
-            truth, known = _read_labels(records, labels_in, self._request, self._target)
+        if self._labels:
+            truth, known = _read_labels(records, self._labels, self._request, target)
             labels = [record.get(self._request.label, "") for record in records]
             self._unknown_labels += int((~known).sum())
             self._labelled.append(
                 (answers.values[known], truth[known], trained_on[known], hashes.T[known])
             )
-        self._others.add(records, self._numbers, answers.values, truth, known, labels, hashes)
+        self._others.add(records, numbers, answers.values, truth, known, labels, hashes)
         self._answers.update(task.counted(answers.values, target))
-        given = decision_rule.sure_answers(
-            scores.logits, target, self._rule, options, scores.swapped
-        )
+        given = decision_rule.sure_answers(logits, target, rule, options, swapped)
         unsure = None if margins is None else margins < result_files.UNSURE
         unsure = unsure if given is None else ~given
         if unsure is not None:
             self._unsure = (self._unsure or 0) + int(unsure.sum())
-        sure = [None] * len(records) if margins is None else margins.tolist()
+        nothing = [None] * len(records)
         rows = zip(
-            task.cells(answers, target, self._rule), trained_on.tolist(), sure,
-            [False] * len(records) if unsure is None else unsure.tolist(), strict=True,
+            task.cells(answers, target, rule), trained_on.tolist(),
+            nothing if margins is None else margins.tolist(),
+            nothing if unsure is None else unsure.tolist(), strict=True,
         )  # fmt: skip
         for cells, trained, margin, is_unsure in rows:
             decision = [target.unsure if is_unsure else cells[0]] if self.decides else []
-            added = dict(zip(self._answered, [*cells, *decision, trained], strict=False))
-            yield PredictedRow(added, margin, is_unsure)
-
-    def _row_hashes(self, records: list[Line]) -> NDArray[np.int64]:
-        """The hashes of the rows' sentences, shape (2, rows)."""
-        first, second = (
-            [to_plain_value(record.get(name)) for record in records] if name else None
-            for name in (self._request.sentence1, self._request.sentence2)
-        )
-        return text_hashes.row_hashes(first or [], second)
+            yield [*cells, *decision, trained], margin, bool(is_unsure)
 
     def _trained_on(self, hashes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Mask of the rows that are training pairs, shape (rows,); also counts them."""
@@ -315,31 +278,26 @@ class _RowPredictor:
         if self._unsure is not None:
             report["unsure"] = self._unsure
         if self.decides and self._rule.sure:
-            column = len(self._task.columns(target, self._rule))
-            report["sure"] = asdict(self._rule.sure) | {"column": [*self.added][column]}
+            column = self._answered[self._decision_at]
+            report["sure"] = asdict(self._rule.sure) | {"column": column}
         elif self._rule.sure:
             report["undecided"] = True
         if self._request.threshold and self._rule.threshold_for(target.names):
             report["threshold"] = self._rule.threshold
         if self._labelled:
-            answers, truth, trained_on, hashes = map(
-                np.concatenate, zip(*self._labelled, strict=True)
-            )
-            report |= self._scores(answers, truth, hashes, 1)
+            columns = [np.concatenate(parts) for parts in zip(*self._labelled, strict=True)]
+            report |= self._scores(columns, 1)
             report["unknown_labels"] = self._unknown_labels
             if self._overlap.get(TRAINED_ON):
-                new = ~trained_on
-                report["not_trained_on"] = self._scores(
-                    answers[new], truth[new], hashes[new], ENOUGH
-                )
+                new = [column[~columns[2]] for column in columns]
+                report["not_trained_on"] = self._scores(new, ENOUGH)
         if others := self._others.report():
             report["others"] = others
         return report
 
-    def _scores(
-        self, answers: Targets, truth: Targets, hashes: NDArray[np.int64], enough: int
-    ) -> dict[str, Any]:
+    def _scores(self, labelled: Sequence[NDArray[Any]], enough: int) -> dict[str, Any]:
         """The number of labelled rows and, if there are `enough`, their scores with intervals."""
+        answers, truth, _, hashes = labelled
         if len(truth) < enough:
             return {"labelled": len(truth)}
         shared = SharedRows(*hashes.T)
@@ -355,12 +313,9 @@ class _RowPredictor:
 def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> list[list[str]]:
     """Read the sentences of some rows of a file; `request` has a `PredictionRequest`'s fields."""
     asked, wanted = PredictionRequest(**request), set(rows)
-    table = table_formats.open_table(Path(path), asked.file, asked.reading)
-    table.keep_empty_rows = True
-    names = [name for name in (asked.sentence1, asked.sentence2) if name]
     found = {
-        number: [_sentence(record.get(name)) for name in names]
-        for number, (record, _) in enumerate(_read_rows(table, asked))
+        number: [_sentence(record.get(name)) for name in asked.sentences]
+        for number, (record, _) in enumerate(_read_rows(_open(Path(path), asked), asked))
         if number in wanted
     }
     return [found[row] for row in rows]
@@ -409,9 +364,7 @@ def read_labelled(
         empty_is_none: True if a row without any of several labels has none of them; False if it is
             not labelled yet, and one that has none says so by an empty list.
     """
-    table = table_formats.open_table(path, request.file, request.reading)
-    table.keep_empty_rows = True
-    names = [name for name in (request.sentence1, request.sentence2) if name]
+    table = _open(path, request)
     labels = parts_of(request.label, table.columns) or [request.label]
     rows = [*enumerate(_read_rows(table, request), start=1)]
     read = [(number, record) for number, (record, error) in rows if not error]
@@ -426,7 +379,7 @@ def read_labelled(
     kept = [row for row, is_known in zip(read, known, strict=True) if is_known]
     return LabelledRows(
         np.array([number for number, _ in kept], np.int64),
-        [[_sentence(record.get(name)) for _, record in kept] for name in names],
+        [[_sentence(record.get(name)) for _, record in kept] for name in request.sentences],
         truth[known],
         incomplete,
         len(read) - len(kept),

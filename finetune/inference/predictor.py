@@ -4,7 +4,6 @@ most recently used models stay in memory."""
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import reprlib
 import threading
@@ -83,8 +82,7 @@ class Predictor:
         max_length: the length in tokens it was trained with.
         paired: True if it was trained on pairs, False if on single sentences. If None, the second
             sentence may be omitted.
-        device, precision: by default the fastest; int8 if the model has such a file that was
-            measured to be as good.
+        device, precision: by default the fastest, as of a `Scorer`.
     """
 
     def __init__(
@@ -107,13 +105,11 @@ class Predictor:
             )
         self.folder, self.max_length, self.paired = Path(folder), max_length, paired
         _check_memory(folder)
-        if precision == "auto" and quantized.serves(folder, device):
-            precision = "int8"
         self.scorer = Scorer(
             folder, max_length, precision, device, low_priority=True, single_requests=True
         )
-        self.labels = self.scorer.labels
         self._target = self.scorer.target
+        self._task, self.labels = task_of(self._target), list(self._target.names)
         self._batcher = MicroBatcher(self.scorer)  # its thread keeps the scorer alive
         weakref.finalize(self, _free, self._batcher, self.scorer).atexit = False
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
@@ -142,34 +138,39 @@ class Predictor:
     ) -> Prediction:
         """Predict label and probabilities of a pair, or of `sentence1` alone if the model reads
         single sentences. DataError if a sentence is empty or longer than `MAX_CHARACTERS`."""
-        first, second = self._texts(sentence1, sentence2)
+        texts = self._texts(sentence1, sentence2)
         began = time.perf_counter()
-        orders = [(first, second)] if second is None else [(first, second), (second, first)]
-        futures = [self._batcher.submit(*texts) for texts in orders]
-        scored = [future.result() for future in futures]
-        rule = decision_rule.read_rule(self.folder)
-        swapped = scored[1].logits if second is not None else None
-        task, target = task_of(self._target), self._target
-        answers = task.answers(scored[0].logits, target, rule, options, swapped)
+        orders = [texts] if texts[1] is None else [texts, texts[::-1]]
+        scored = [future.result() for future in [self._batcher.submit(*each) for each in orders]]
+        rule, task, target = decision_rule.read_rule(self.folder), self._task, self._target
+        logits, swapped = scored[0].logits, scored[1].logits if len(scored) > 1 else None
+        answers = task.answers(logits, target, rule, options, swapped)
         label, probabilities = self._named(answers)[0]
         other_label, other = "", None
         if swapped is not None:
-            reverse = task.answers(swapped, target, rule, options, scored[0].logits)
+            reverse = task.answers(swapped, target, rule, options, logits)
             other_label, other = self._named(reverse)[0]
-        given = decision_rule.sure_answers(scored[0].logits, target, rule, options, swapped)
-        decision = "" if given is None else label if given[0] else target.unsure
-        logits, tokens, cut = (column[0].tolist() for column in scored[0])
-        seconds = time.perf_counter() - began
+        given = decision_rule.sure_answers(logits, target, rule, options, swapped)
         return Prediction(
-            label, probabilities, logits, tokens, cut, seconds, options, rule, other_label, other,
-            self.scorer.precision, target.task, task.explained_output(answers),
-            tuple(task.cells(answers, target, rule)[0]), (target.low, target.high),
-            decision,
-        )  # fmt: skip
+            label,
+            probabilities,
+            *(column[0].tolist() for column in scored[0]),
+            time.perf_counter() - began,
+            options,
+            rule,
+            other_label,
+            other,
+            precision=self.scorer.precision,
+            task=target.task,
+            explained=task.explained_output(answers),
+            cells=tuple(task.cells(answers, target, rule)[0]),
+            scale=(target.low, target.high),
+            decision="" if given is None else label if given[0] else target.unsure,
+        )
 
     def _named(self, answers: Answers) -> list[tuple[str, dict[str, float]]]:
         """The answers as a person reads them, each with the probabilities by name."""
-        names = task_of(self._target).spell(answers.values, self._target)
+        names = self._task.spell(answers.values, self._target)
         return [
             (name, dict(zip(self.labels, row.tolist(), strict=False)))
             for name, row in zip(names, answers.probabilities, strict=True)
@@ -185,7 +186,7 @@ class Predictor:
         """Return the label of a pair, and the weight of each word for it, from the logits of the
         given order. DataError as in `__call__`, or if the input is too long to be explained. The
         progress goes from 0 to 1."""
-        first, second = self._texts(sentence1, sentence2)
+        texts = self._texts(sentence1, sentence2)
         prediction = self(sentence1, sentence2, options)
         if prediction.tokens > MAX_EXPLAINED and not torch.cuda.is_available():
             raise DataError(
@@ -202,7 +203,7 @@ class Predictor:
                 tokenizer, classifier = model.load_saved_model(self.folder)
                 self._explained = tokenizer, classifier.float().requires_grad_(False)
             length, output = self.max_length, prediction.explained
-            return explain_pair(*self._explained, first, second, length, output, on_progress)
+            return explain_pair(*self._explained, *texts, length, output, on_progress)
 
         return prediction.label, _explaining.submit(copy_context().run, explanation).result()
 
@@ -215,7 +216,7 @@ class Predictor:
     ) -> tuple[list[Flip], int]:
         """Return the small edits that change the label of a pair, and the number of edits tried in
         the available time. The progress goes from 0 to 1."""
-        if not task_of(self._target).has_right:  # every edit changes a score
+        if not self._task.has_right:  # every edit changes a score
             return [], 0
         first, second = self._texts(sentence1, sentence2)
         edits = small_edits(first, second)
@@ -228,13 +229,11 @@ class Predictor:
                 break
             on_progress(start / len(pairs))
             firsts, seconds = zip(*pairs[start : start + _EDITS], strict=True)
-            paired = second is not None
-            swapped = None
-            if options.both_orders and paired:
-                swapped = self.scorer.scores(seconds, firsts)
-            logits = self.scorer.scores(firsts, seconds if paired else None)
-            target = self._target
-            answers += self._named(task_of(target).answers(logits, target, rule, options, swapped))
+            logits, swapped = self.scorer.scores_of_orders(
+                firsts, None if second is None else seconds, options.both_orders
+            )
+            found = self._task.answers(logits, self._target, rule, options, swapped)
+            answers += self._named(found)
         tried = edits[: len(answers) - 1]
         return find_flips(tried, answers[0][0], answers[1:]), len(tried)
 
@@ -357,7 +356,6 @@ class ModelCache:
         # By folder, its weights' times and device; the most recently used last.
         self._predictors: dict[tuple[str, tuple[int, ...], str], Predictor] = {}
         self._lock = threading.Lock()
-        _caches.append(self)
 
     @contextlib.contextmanager
     def using(
@@ -376,19 +374,3 @@ class ModelCache:
                 predictor = Predictor(folder, max_length, paired, device)
             self._predictors[key] = predictor
         yield predictor
-
-    def free(self) -> None:
-        """Free all memory; that of a model in use when its use ends."""
-        with self._lock:
-            self._predictors.clear()
-        gc.collect()
-
-
-_caches: list[ModelCache] = []
-
-
-def release_models() -> None:
-    """Free device memory for a training run that begins. Does nothing without a GPU."""
-    if torch.cuda.is_available():
-        for cache in _caches:
-            cache.free()

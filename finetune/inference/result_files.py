@@ -11,10 +11,10 @@ import heapq
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -196,21 +196,13 @@ def _valid(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class PredictedRow(NamedTuple):
+class ShownRow(TypedDict):
     """A row of the result."""
 
-    cells: dict[str, Any]  # column -> cell
-    margin: float | None  # of `Answers.margins`; None if it is not known
-    unsure: bool
-
-
-class ShownRow(TypedDict):
-    """A row of the result, as JSON keeps it."""
-
     row: int  # in the file, from 0
-    margin: float | None  # of `Answers.margins`; None if it is not known
+    margin: float | None  # of `Task.margins`; None if it is not known
     unsure: bool  # the model is
-    cells: dict[str, Any]  # column -> cell, shortened
+    cells: dict[str, Any]  # column -> cell; shortened if it is shown
 
 
 class ShownRows:
@@ -225,29 +217,23 @@ class ShownRows:
         """The rows so far, in the order of the file."""
         return self._first + sorted(self._unsure, key=lambda row: row["row"])
 
-    def add(self, begin: int, lines: Iterable[PredictedRow]) -> bool:
-        """Take in rows from number `begin` on. Returns True if any is shown."""
-        rows = [
-            ShownRow(row=number, margin=margin, unsure=unsure, cells=cells)
-            for number, (cells, margin, unsure) in enumerate(lines, begin)
-            if number < FIRST or unsure
-        ]
+    def add(self, rows: Sequence[ShownRow]) -> bool:
+        """Take in the next rows. Returns True if one of the first is shown."""
         first = [shortened(row) for row in rows if row["row"] < FIRST]
-        later = [row for row in rows if row["row"] >= FIRST]
-        if later:
+        self._first += first
+        if later := [row for row in rows if row["row"] >= FIRST and row["unsure"]]:
             least = heapq.nsmallest(
                 LEAST_SURE, self._unsure + later, key=lambda row: row["margin"] or 0.0
             )
             self._unsure = [shortened(row) for row in least]
-        self._first += first
         return bool(first)
 
 
 def shortened(row: ShownRow) -> ShownRow:
-    """Shorten the cells of a row."""
+    """Return a row with shortened cells."""
     plain = {name: to_plain_value(cell) for name, cell in row["cells"].items()}
-    row["cells"] = {
+    cells = {
         name: cell if cell is None or isinstance(cell, int | float) else str(cell)[:_CELL]
         for name, cell in plain.items()
     }
-    return row
+    return ShownRow(row=row["row"], margin=row["margin"], unsure=row["unsure"], cells=cells)

@@ -21,13 +21,14 @@ from finetune import hub_errors
 from finetune.data import checkpoints, token_lengths
 from finetune.environment import devices
 from finetune.errors import ModelError
-from finetune.inference import quick_layers
-from finetune.inference.quantized import MODEL
+from finetune.inference import quantized, quick_layers
 from finetune.inference.quick_layers import OnnxSession
+from finetune.runs.run import Run
 from finetune.training import cuda_graphs, layers, model
 from finetune.training.layers import MaskFunction
 
-Precision = Literal["auto", "fp32", "bf16", "int8"]
+# "own": the fastest of the saved weights; "auto": int8 if it serves on the device, otherwise "own".
+Precision = Literal["auto", "own", "fp32", "bf16", "int8"]
 Row = tuple[str, str | None]
 Tokens = dict[str, list[list[int]]]  # name of an input -> its values for each row
 # The indices of its pairs, and their logits: a tensor as long as a GPU may still compute it.
@@ -77,12 +78,12 @@ class Scorer:
     pair are chosen when the model is loaded, by measuring answers for half a second.
 
     Args:
-        precision: `auto` takes bf16 if the hardware is faster in it. int8 is computed on the CPU,
-            from the file `quantized` or the one in the folder.
+        precision: of its own weights the model takes bf16 if the hardware is faster in it. int8 is
+            computed on the CPU, from the file `int8_file` or the one in the folder.
         threads: computing threads of a CPU; 0 for PyTorch's default.
         low_priority: let everything else on these processors go first.
-        single_requests: pairs are requested one by one. On a CPU `auto` then takes fp32 if ONNX
-            Runtime can compute it, because bf16 does not answer a lone pair sooner.
+        single_requests: pairs are requested one by one. On a CPU fp32 is then taken before bf16 if
+            ONNX Runtime can compute it, because bf16 does not answer a lone pair sooner.
     """
 
     def __init__(
@@ -93,10 +94,12 @@ class Scorer:
         device: str = "",
         threads: int = 0,
         low_priority: bool = False,
-        quantized: Path | None = None,
+        int8_file: Path | None = None,
         single_requests: bool = False,
     ) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
+        if precision == "auto":
+            precision = "int8" if quantized.serves(folder, device) else "own"
         self.device = torch.device("cpu" if precision == "int8" else device or accelerator or "cpu")
         self._on_cpu = self.device.type == "cpu"
         self.threads = (threads or default_threads()) if self._on_cpu else 1
@@ -114,12 +117,11 @@ class Scorer:
         recorder = cuda_graphs.recorder_of(self.device)
         self._recorded = None if recorder is None else cuda_graphs.Recorded(self._logits, recorder)
         self._seen: set[tuple[int, ...]] = set()  # shapes of batches that may be recorded
-        own = list(layers.layer_stack(self._model))
-        self._path = _Path(own, lambda mask: mask, self.threads)
+        self._path = _Path([*layers.layer_stack(self._model)], lambda mask: mask, self.threads)
         if precision == "int8":
             self._model, self._path = None, self._path._replace(together=True)
             try:  # in a thread of the pool: the session's threads inherit its priority
-                file = quantized or folder / MODEL
+                file = int8_file or folder / quantized.MODEL
                 self._session = self._pool.submit(OnnxSession, file, self.threads).result()
             except Exception as error:  # ONNX Runtime has exceptions of its own
                 raise ModelError(
@@ -130,14 +132,19 @@ class Scorer:
         else:
             layers.compute_first_token_only(self._model)
             model.answer_in_fp32(self._model)
-            automatic = precision == "auto"
-            half = precision == "bf16" or (automatic and devices.prefers_bf16(self.device))
+            own = precision == "own"
+            half = precision == "bf16" or (own and devices.prefers_bf16(self.device))
             if self._on_cpu:
-                half = self._choose_path(half, not half or (automatic and single_requests))
+                half = self._choose_path(half, not half or (own and single_requests))
             else:
                 self._model.to(self.device, torch.bfloat16 if half else torch.float32)
             self.precision = "bf16" if half else "fp32"
         self.scores(["a"], ["a"])  # fails now if the model is damaged
+
+    @classmethod
+    def of_run(cls, run: Run, precision: Precision = "auto", **options: Any) -> Scorer:
+        """Load the best model of a run."""
+        return cls(run.best, checkpoints.length_of(run.folder), precision, **options)
 
     def _choose_path(self, half: bool, onnx: bool) -> bool:
         """Choose the fastest layers and threads: bf16 if `half`, or fp32 if `onnx` and ONNX Runtime
@@ -199,6 +206,18 @@ class Scorer:
         seconds = itertools.repeat(None, len(sentence1)) if sentence2 is None else sentence2
         rows = zip(sentence1, seconds, strict=True)
         return np.concatenate([block.logits for block in self.stream(rows)])
+
+    def scores_of_orders(
+        self, sentence1: Sequence[str], sentence2: Sequence[str] | None, both_orders: bool
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Return the logits in the given order, and for pairs in the other one if it is asked for;
+        each of shape (rows, outputs)."""
+        if not len(sentence1):
+            return np.zeros((0, self.target.size), np.float32), None
+        swapped = None
+        if both_orders and sentence2 is not None:
+            swapped = self.scores(sentence2, sentence1)
+        return self.scores(sentence1, sentence2), swapped
 
     def stream(self, rows: Iterable[Row], window: int = WINDOW) -> Iterator[ScoredPairs]:
         """Yield results for every `window` pairs, or fewer long ones, in the given order. Two

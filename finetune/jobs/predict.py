@@ -104,8 +104,9 @@ class PredictionJob(BackgroundJob):
     def work(self, report: Report) -> Event | None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # the model is on this disk; no Hub is needed
         from finetune.evaluation import monitoring
-        from finetune.inference.files import PredictionStopped, WindowScorer, predict_file
+        from finetune.inference.files import PredictionStopped, predict_file
         from finetune.inference.result_files import result_suffix
+        from finetune.inference.scorer import Scorer
 
         began = time.monotonic()
 
@@ -120,7 +121,7 @@ class PredictionJob(BackgroundJob):
 
         request = self.prediction_request()
         run = Run(self.folder.parent.parent / request.run)
-        scorer, sample = WindowScorer(run), monitoring.Sample(run)
+        scorer, sample = Scorer.of_run(run), monitoring.Sample(run)
         ending = request.ending or result_suffix(self.input)
         figures, complete = predict_file(
             run,

@@ -113,8 +113,8 @@ def measure(side: str, folder: Path, args: argparse.Namespace) -> Figures:
         ask: Callable[[int], Any] = lambda at: answer([pairs[at % len(pairs)]])  # noqa: E731
     else:
         precision: Any = side.split(", ")[1]
-        quantized = folder / "int8.onnx" if side == INT8 else None
-        scorer = Scorer(folder / "model", MAX_LENGTH, precision, quantized=quantized)
+        int8_file = folder / "int8.onnx" if side == INT8 else None
+        scorer = Scorer(folder / "model", MAX_LENGTH, precision, int8_file=int8_file)
         answer = lambda pairs: scorer.scores(*zip(*pairs, strict=True))  # noqa: E731
         batcher = MicroBatcher(scorer)
         ask = lambda at: batcher.submit(*pairs[at % len(pairs)]).result()  # noqa: E731

@@ -228,7 +228,7 @@ def test_both_kinds_answer_nearly_as_the_model(source: tuple[Path, Path], tmp_pa
         file = tmp_path / f"{kind}.onnx"
         quantized.quantize(source[1], file, kind, plain.inputs(rows))  # type: ignore[arg-type]
         assert file.stat().st_size < source[1].stat().st_size
-        small = Scorer(source[0], 32, "int8", "cuda", threads=2, quantized=file)
+        small = Scorer(source[0], 32, "int8", "cuda", threads=2, int8_file=file)
         assert small.device.type == "cpu"  # where ONNX Runtime computes
         logits = small.scores(first, second)
         assert 0 < np.abs(logits - expected).max() < 0.5 * np.abs(expected).max()

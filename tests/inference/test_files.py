@@ -29,10 +29,10 @@ from finetune.data.sources import LABELS
 from finetune.errors import DataError, JobError, StoreError
 from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
-from finetune.inference.files import Window, WindowLogits, WindowScorer
 from finetune.inference.other_answers import OtherAnswers
 from finetune.inference.predictor import Predictor
 from finetune.inference.result_files import UNSURE
+from finetune.inference.scorer import Scorer
 from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events, pair_index
@@ -329,15 +329,15 @@ def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(
     assert SingleLabel().parse(cells, Target(names))[1].tolist() == known
 
 
-class Known(WindowScorer):
+class Known(Scorer):
     """A scorer of pairs whose answers are known: the longer the first sentence, the surer."""
 
     def __init__(self) -> None:
         self.target, self.precision = Target(("not_equivalent", "equivalent")), "fp32"
 
-    def score(self, window: Window) -> WindowLogits:
-        lengths = np.array([len(text) for text in window.first], np.float32)
-        return WindowLogits(np.stack([0 * lengths, lengths], axis=1), None)
+    def scores(self, sentence1: Any, sentence2: Any = None) -> Any:
+        lengths = np.array([len(text) for text in sentence1], np.float32)
+        return np.stack([0 * lengths, lengths], axis=1)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])

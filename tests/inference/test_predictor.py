@@ -106,7 +106,7 @@ def test_a_model_in_use_is_not_taken_away(toy_checkpoint: Path, still_checkpoint
     with cache.using(toy_checkpoint, 32) as held:
         before = held(*PAIR)
         other = weakref.ref(load(cache, still_checkpoint).scorer)
-        cache.free()
+        load(cache, toy_checkpoint)
         assert other() is None
         assert held(*PAIR).logits == pytest.approx(before.logits)
     scorer = weakref.ref(held.scorer)
