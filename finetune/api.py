@@ -19,7 +19,7 @@ from finetune.evaluation.gate import Judgement, Limits
 from finetune.evaluation.probe import ProbeReport
 from finetune.evaluation.ranking import Ranking
 from finetune.evaluation.report import RunEvaluation
-from finetune.hub import client, publish, push_plan
+from finetune.hub import client, publish
 from finetune.hub.publish import Pushed
 from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
@@ -382,7 +382,7 @@ def push_to_hub(
     """
     run = as_run(run)
     summary = run.state()
-    request = push_plan.PushRequest(repository, private, update=update)
+    request = publish.PushRequest(repository, private, update=update)
     return publish.push_run(run, summary, request, token or client.stored_token())
 
 

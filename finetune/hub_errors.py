@@ -66,6 +66,14 @@ _SENDING = {
     "refused": _("The Hub does not take this; check the name and the licence."),
     "silent": _("Check the network and try again."),
 }
+# Cause -> the remedy when sending with the token of a sign-in on the page.
+_SIGNED_IN = {
+    "token": _("The sign-in has expired: sign out at the top of the page and in again."),
+    "forbidden": _(
+        "This sign-in may write to new repositories and to those made here. Choose a new name, or "
+        "paste a token with write access."
+    ),
+}
 _OF_STATUS = {
     401: "token", 402: "unpaid", 403: "forbidden", 404: "missing", 408: "fault", 409: "behind",
     412: "behind", 425: "pause", 429: "pause",
@@ -134,9 +142,10 @@ def cause(error: BaseException) -> Cause:
     return Cause("silent" if silent else "")
 
 
-def sender_remedy(cause: Cause) -> str:
+def sender_remedy(cause: Cause, signed_in: bool = False) -> str:
     """The remedy for a cause when sending."""
-    return _SENDING.get(cause.name, _SENDING["silent"])
+    remedies = _SENDING | (_SIGNED_IN if signed_in else {})
+    return remedies.get(cause.name, _SENDING["silent"])
 
 
 def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> FinetuneError:

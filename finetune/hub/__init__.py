@@ -1,3 +1,3 @@
 """Everything that leaves the machine: pushes, model cards, Spaces, scripts, ONNX files."""
 
-__all__ = ["client", "deploy", "downloads", "model_card", "onnx", "publish", "push_plan"]
+__all__ = ["client", "deploy", "downloads", "model_card", "onnx", "publish"]

@@ -272,14 +272,7 @@ class HubClient:
     def _explained(self, error: Exception, action: str) -> PublishError:
         """Turn the Hub's refusal into an error in our words, without headers and tokens."""
         cause = hub_errors.cause(error)
-        remedy = hub_errors.sender_remedy(cause)
-        if cause.status == 401 and self._token.startswith("hf_oauth"):
-            remedy = _("The sign-in has expired: sign out at the top of the page and in again.")
-        if cause.status == 403 and self._token.startswith("hf_oauth"):
-            remedy = _(
-                "This sign-in may write to new repositories and to those made here. Choose a "
-                "new name, or paste a token with write access."
-            )
+        remedy = hub_errors.sender_remedy(cause, signed_in=self._token.startswith("hf_oauth"))
         if status := cause.status:
             if cause.name in _OPEN:
                 fact = _("{action} failed with status {status}.", action=action, status=status)

@@ -1,4 +1,5 @@
-"""Push a finished run to the Hub as one commit, load it back, and create its demo Space.
+"""Plan the push of a finished run to the Hub; push it as one commit, load it back, and create its
+demo Space.
 
 A push that fails or is cancelled changes no repository, but may leave a new one that is empty.
 Uploaded files are not sent again.
@@ -8,12 +9,14 @@ Source: https://huggingface.co/docs/huggingface_hub/guides/upload
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import io
 import json
+import re
 import tempfile
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,27 +25,87 @@ import numpy as np
 from huggingface_hub import (
     CommitOperationAdd,
     CommitOperationDelete,
+    ModelCard,
+    ModelInfo,
     SpaceCardData,
     snapshot_download,
 )
+from huggingface_hub.errors import RepositoryNotFoundError
 from numpy.typing import NDArray
 
-from finetune.data import checkpoints
+from finetune.config import is_upload
+from finetune.data import catalog, checkpoints
 from finetune.errors import FinetuneError, PublishError
 from finetune.hub import model_card
-from finetune.hub.client import HubClient
+from finetune.hub.client import Account, HubClient, default_sleep_time
 from finetune.hub.downloads import pinned
-from finetune.hub.push_plan import DEMO_CONFIG, Files, PushPlan, PushRequest, prepare_push
+from finetune.inference import quantized
 from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
-from finetune.runs.summary import RunSummary
+from finetune.runs.summary import ENDED, RunSummary
 
 # Models are equal if no logit differs by more. Equal weights give differences of some 1e-8 if other
 # layers or threads add in another order; different weights give larger ones.
 TOLERANCE = 1e-4
 DEMO_APP = Path(__file__).parent / "templates" / "space_app.py"  # of every demo Space
+# Files beside the card, not in folders, that `from_pretrained` may read. Those of an earlier model
+# would be mixed with this one.
+_OF_A_MODEL = (
+    "*.safetensors", "*.safetensors.index.json", "pytorch_model*", "*.h5", "*.msgpack",
+    "adapter_*", "config.json", "generation_config.json", "tokenizer*", "vocab.*", "merges.txt",
+    "special_tokens_map.json", quantized.MODEL, "added_tokens.json", "*.model", "sentencepiece*",
+)  # fmt: skip
+DEMO_CONFIG = "finetune.json"  # marks a demo Space made here
+Files = dict[str, bytes | Path]  # path in the repository -> content, or the file that has it
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """A request to push a run to a repository."""
+
+    name: str  # of the repository, with or without a namespace
+    private: bool = False  # of a new repository; a public one takes nothing private
+    licence: str | None = None  # as the Hub spells it, empty for none; None for the base model's
+    demo: bool = False  # True to create a Space, too, `<name>-demo`, to try the model in
+    hardware: str = "cpu-basic"  # of that Space, as the Hub names it; some is billed
+    update: bool = False  # True to add a commit to a repository that has files
+
+
+@dataclass(frozen=True)
+class PushPlan:
+    """The effects of a push, as far as they can be known before the first byte."""
+
+    account: Account  # of the token
+    full: str  # the repository, `namespace/name`
+    exists: bool  # True if it exists; the push adds a commit to it
+    head: str  # its latest commit; empty if there is none
+    private: bool  # True if it is private or will be
+    files: dict[str, int]  # path -> bytes of everything that is sent
+    held: int = 0  # number of its files, except those that the Hub makes
+    removed: list[str] = field(default_factory=list)  # files of an earlier model to remove
+    licence: str = ""  # of the card; empty for none
+    base_licence: str = ""  # of the base model; empty if it is unknown
+    demo: str = ""  # the demo Space; empty for none
+    demo_exists: bool = False
+    hardware: str = ""  # of a new demo Space, with its price
+    billed: bool = False  # True if the hardware is billed
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.files.values())
+
+    @property
+    def price(self) -> str:
+        """The price of the demo Space; empty if it is not billed."""
+        return f"{self.demo}: {self.hardware}" if self.billed else ""
+
+    @property
+    def to_approve(self) -> set[str]:
+        """Changes that a person must see before the push: a repository with files, a price."""
+        return {self.full if self.held else "", self.price} - {""}
 
 
 @dataclass(frozen=True)
@@ -81,6 +144,110 @@ class RepositoryExists(PublishError):
     """The repository has files, and nobody has agreed to update it."""
 
 
+def suggested_name(run: Run) -> str:
+    """A repository name made from the run's checkpoint and dataset."""
+    config = run.config()
+    checkpoint = config.checkpoint.removesuffix("(bundled)").strip().rsplit("/")[-1]
+    source = "own" if is_upload(config.dataset) else config.dataset.rsplit("/")[-1]
+    text = f"{checkpoint}-{source}-pairs".lower()
+    return re.sub(r"[^a-z0-9._-]+", "-", text).strip("-.")[:96]
+
+
+def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
+    """Plan a push without changing anything; PublishError if it is not possible."""
+    return prepare_push(run, summary, request, HubClient(token))[0]
+
+
+def prepare_push(
+    run: Run, summary: RunSummary, request: PushRequest, hub: HubClient
+) -> tuple[PushPlan, Files]:
+    """Plan a push as `plan_push` does; returns also the files to send."""
+    if not run.has_model():
+        raise PublishError("This run has no saved model.", "Train it until the first evaluation.")
+    if summary.status not in ENDED:
+        raise PublishError(
+            "This run is still training.", "Wait for its end or stop it; then push its best model."
+        )
+    account = hub.account()
+    full = account.repo_id(request.name)
+
+    def repository() -> ModelInfo | None:
+        with contextlib.suppress(RepositoryNotFoundError):
+            return hub.api.model_info(full)
+        return None
+
+    info = hub.call(_("Looking for {full}", full=full), repository)
+    if request.private and info is not None and not info.private:
+        raise PublishError(
+            "{full} exists and is public: anybody can read what is pushed there.",
+            "Push without Private, or choose another name.",
+            full=full,
+        )
+    base, licence = _licences(run, request, hub)
+    card = model_card.card_text(run, summary, full, licence)
+    hub.call(_("The card of {full}", full=full), ModelCard(card).validate)
+    # Not what begins with a dot: a killed process may leave it half-written.
+    files: Files = {path.name: path for path in sorted(run.best.glob("[!.]*")) if path.is_file()}
+    if quantized.is_enabled(run.best):
+        files[quantized.MODEL] = run.best / quantized.MODEL
+    files["README.md"] = card.encode()
+    files["training_config.json"] = model_card.public_config(run.config()).to_json().encode()
+    if (picture := model_card.curves_png(summary)) is not None:
+        files[model_card.PICTURE] = picture
+    held = {file.rfilename for file in info.siblings or []} if info else set()
+    earlier = [path for path in held - set(files) if "/" not in path or path == quantized.MODEL]
+    plan = PushPlan(
+        account,
+        full,
+        exists=info is not None,
+        head=(info.sha if info else "") or "",
+        private=bool(info.private) if info else request.private,
+        files={
+            path: len(content) if isinstance(content, bytes) else content.stat().st_size
+            for path, content in files.items()
+        },
+        held=len(held - {".gitattributes"}),
+        removed=sorted({name for kind in _OF_A_MODEL for name in fnmatch.filter(earlier, kind)}),
+        licence=licence,
+        base_licence=base,
+    )
+    return _with_demo(plan, request.hardware, hub) if request.demo else plan, files
+
+
+def _with_demo(plan: PushPlan, hardware: str, hub: HubClient) -> PushPlan:
+    """Add a demo of the model to the plan of a push. An existing Space keeps its hardware."""
+    if plan.private:
+        raise PublishError(
+            "A demo of {full} could not read it: the repository is private.",
+            "Push it without the demo, or make the repository public.",
+            full=plan.full,
+        )
+    space = f"{plan.full[:91]}-demo"
+    if hub.space_files(space, DEMO_CONFIG) is not None:
+        return replace(plan, demo=space, demo_exists=True)
+    billed = default_sleep_time(hardware) is not None
+    return replace(plan, demo=space, hardware=hub.price(hardware), billed=billed)
+
+
+def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]:
+    """The licence of the base model, if it is known, and that of the card."""
+    checkpoint = run.config().checkpoint
+    base = model_card.base_licence(run.config())
+    if not base and not catalog.is_local_path(checkpoint):
+        with contextlib.suppress(PublishError):
+            info = hub.call(_("Looking for the base model"), lambda: hub.api.model_info(checkpoint))
+            named = getattr(info.card_data, "license", None)
+            base = named if isinstance(named, str) else ""
+    licence = base if request.licence is None else request.licence.strip().lower()
+    if not re.fullmatch(r"[a-z0-9.+-]{0,60}", licence):
+        raise PublishError(
+            "{licence!r} is not a licence as the Hub spells it.",
+            "Write it as in apache-2.0.",
+            licence=licence,
+        )
+    return base, licence
+
+
 def push_run(
     run: Run,
     summary: RunSummary,
@@ -104,7 +271,7 @@ def push_run(
         PublishError: for any other reason.
     """
     hub = HubClient(token, stopped)
-    plan, files = prepare_push(run, summary, request, hub)
+    plan, model_files = prepare_push(run, summary, request, hub)
     if plan.billed and plan.price not in approved:
         raise PublishError(
             "The demo Space would be billed: {hardware}. Nothing was sent.",
@@ -113,16 +280,14 @@ def push_run(
         )
     if plan.held and not request.update and plan.full not in approved:
         raise RepositoryExists(
-            _("{full} exists already.", full=plan.full),
-            _(
-                "Press Check to see what a push changes in it, and push then; or choose another "
-                "name."
-            ),
+            "{full} exists already.",
+            "Press Check to see what a push changes in it, and push then; or choose another name.",
+            full=plan.full,
         )
     length = checkpoints.length_of(run.folder)
     score = partial(score_model, paired=summary.paired, max_length=length)
     logits = score(run.best)  # a damaged model is not sent
-    commit = _upload(hub, plan, files, report)
+    commit = _upload(hub, plan, model_files, report)
     progress = PushProgress(Phase.VERIFY, plan.size, plan.size, plan.full)
     report(progress)
     verification = verify_push(plan, commit, hub, score, logits)
@@ -132,10 +297,16 @@ def push_run(
     if stopped():
         return replace(pushed, demo_problem=_("You cancelled before it was made."))
     report(replace(progress, phase=Phase.CREATE_DEMO))
+    files = demo_files(plan.full, summary.paired, plan.licence)
+    additions = [CommitOperationAdd(path, content.encode()) for path, content in files.items()]
+    action = _("Sending the demo to {demo}", demo=plan.demo)
     try:
-        return replace(pushed, demo=_push_demo(plan, request.hardware, summary.paired, hub))
+        if not plan.demo_exists:
+            hub.create_space(plan.demo, request.hardware)
+        hub.commit(action, plan.demo, additions, f"A demo of {plan.full}", "space")
     except PublishError as error:
         return replace(pushed, demo_problem=error.text)
+    return replace(pushed, demo=f"{hub.api.endpoint}/spaces/{plan.demo}")
 
 
 class _CountedFile(io.BufferedReader):
@@ -246,17 +417,6 @@ def verify_push(
             tolerance=TOLERANCE,
         )
     return Verification(len(logits), difference, problem)
-
-
-def _push_demo(plan: PushPlan, hardware: str, paired: bool, hub: HubClient) -> str:
-    """Create or update the Space of a plan; returns its address."""
-    if not plan.demo_exists:
-        hub.create_space(plan.demo, hardware)
-    files = demo_files(plan.full, paired, plan.licence)
-    additions = [CommitOperationAdd(path, text.encode()) for path, text in files.items()]
-    action = _("Sending the demo to {demo}", demo=plan.demo)
-    hub.commit(action, plan.demo, additions, f"A demo of {plan.full}", "space")
-    return f"{hub.api.endpoint}/spaces/{plan.demo}"
 
 
 def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from finetune.disk import read_as, write_atomically
 from finetune.errors import Cancelled, FinetuneError, PublishError
 from finetune.hub import publish
-from finetune.hub.publish import Pushed, PushProgress
-from finetune.hub.push_plan import PushPlan, PushRequest
+from finetune.hub.publish import Pushed, PushPlan, PushProgress, PushRequest
 from finetune.jobs.background import BackgroundJob, Report
 from finetune.messages import encode
 from finetune.messages import message as _

@@ -201,7 +201,7 @@ class Api:
             update: commit to a repository that has files; those of an earlier model are removed.
         """
         with self._store_of(request) as store:
-            from finetune.hub import client, publish, push_plan
+            from finetune.hub import client, publish
 
             run = store.get(run_id)
             for name, value in (("repository", repository), ("token", token)):
@@ -209,7 +209,7 @@ class Api:
                     raise FinetuneError("{name} is no text.", "Send it as one.", name=name)
             if not token and store.visitor.policy.stored_token:
                 token = client.stored_token() or ""
-            push = push_plan.PushRequest(repository, private, update=update)
+            push = publish.PushRequest(repository, private, update=update)
             summary = run.state()
             try:
                 return asdict(publish.push_run(run, summary, push, token or None))

@@ -25,9 +25,8 @@ import safetensors.numpy
 
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, ModelError, PublishError
-from finetune.hub import client, model_card, publish, push_plan
-from finetune.hub.publish import PushProgress, Verification
-from finetune.hub.push_plan import PushPlan, PushRequest
+from finetune.hub import client, model_card, publish
+from finetune.hub.publish import PushPlan, PushProgress, PushRequest, Verification
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Predictor
 from finetune.runs import events
@@ -73,7 +72,7 @@ def push(
 
 
 def plan(run: Run, request: PushRequest = PAIRS) -> PushPlan:
-    return push_plan.plan_push(run, run.state(), request, TOKEN)
+    return publish.plan_push(run, run.state(), request, TOKEN)
 
 
 def sent_objects(hub: LoopbackHub) -> set[str]:

@@ -21,10 +21,9 @@ from finetune.config import RunConfig
 from finetune.data import checks, hub_access
 from finetune.errors import Cancelled, DataError, JobError, PublishError, StoreError
 from finetune.evaluation import quantization
-from finetune.hub import onnx, publish, push_plan
+from finetune.hub import onnx, publish
 from finetune.hub.client import Account
-from finetune.hub.publish import Pushed, PushProgress, Verification
-from finetune.hub.push_plan import PushPlan, PushRequest
+from finetune.hub.publish import Pushed, PushPlan, PushProgress, PushRequest, Verification
 from finetune.inference import decision_rule
 from finetune.jobs import background, check, service, workers
 from finetune.jobs.export import ExportJob
@@ -304,7 +303,7 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     first, second = (toys.finished_run(store, toy_checkpoint, name) for name in "ab")
 
     def check(run: Run) -> None:
-        plan = push_plan.plan_push(run, run.state(), PushRequest("ada/pairs"), TOKEN)
+        plan = publish.plan_push(run, run.state(), PushRequest("ada/pairs"), TOKEN)
         approvals.add(store, run, plan)
 
     def push_to(run: Run, name: str) -> str:
@@ -337,7 +336,7 @@ def test_a_demo_is_billed_only_where_a_check_of_ones_own_has_shown_its_price(
     assert hub.repos == {}
     for hardware, status in (("cpu-basic", "failed"), ("t4-small", "finished")):
         checked = replace(request, hardware=hardware)
-        approvals.add(store, run, push_plan.plan_push(run, run.state(), checked, TOKEN))
+        approvals.add(store, run, publish.plan_push(run, run.state(), checked, TOKEN))
         assert pushed(run, request, approvals).status == status
     demo = hub.repos["space", "ada/pairs-demo"].space
     assert demo == Space("gradio", "t4-small", sleep_time=3600)

@@ -19,7 +19,7 @@ from finetune.engines.base import EngineSpec, write_spec
 from finetune.environment import child_process, confinement
 from finetune.evaluation import ranking
 from finetune.evaluation.gate import Limits
-from finetune.hub.push_plan import PushRequest
+from finetune.hub.publish import PushRequest
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import check, evaluate, predict, probe, scheduler, service, workers
 from finetune.jobs.evaluate import ComparisonJob, EvaluationJob

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from finetune.hub.push_plan import PushRequest
+from finetune.hub.publish import PushRequest
 from finetune.jobs import probe, push
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.jobs.export import ExportJob

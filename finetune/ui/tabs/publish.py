@@ -14,8 +14,8 @@ import gradio as gr
 from gradio.blocks import Block
 
 from finetune.errors import FinetuneError
-from finetune.hub import model_card, push_plan
-from finetune.hub.push_plan import PushRequest
+from finetune.hub import model_card, publish
+from finetune.hub.publish import PushRequest
 from finetune.jobs.export import ExportJob, ExportState
 from finetune.jobs.push import Approvals, PushJob, PushState
 from finetune.runs.store import RunStore
@@ -159,7 +159,7 @@ class PublishTab(Panel):
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
         PushJob.of(run).forget_failed()  # the cause may be fixed by now
         summary = run.state()
-        plan = push_plan.plan_push(run, summary, self._request(form), token or None)
+        plan = publish.plan_push(run, summary, self._request(form), token or None)
         self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
         owners = dict.fromkeys([*plan.account.namespaces, account])
@@ -192,7 +192,7 @@ class PublishTab(Panel):
 
     def _chosen(self, store: RunStore, run_id: str | None) -> Updates:
         """Show another model: its suggested name and the progress of its push."""
-        name = push_plan.suggested_name(store.get(run_id)) if run_id else ""
+        name = publish.suggested_name(store.get(run_id)) if run_id else ""
         return {
             self.name: name,
             self.named: run_id or "",
