@@ -66,10 +66,10 @@ _SENDING = {
     "refused": _("The Hub does not take this; check the name and the licence."),
     "silent": _("Check the network and try again."),
 }
-# Cause -> the remedy when sending with the token of a sign-in on the page.
+# Status -> the remedy when sending with the token of a sign-in on the page.
 _SIGNED_IN = {
-    "token": _("The sign-in has expired: sign out at the top of the page and in again."),
-    "forbidden": _(
+    401: _("The sign-in has expired: sign out at the top of the page and in again."),
+    403: _(
         "This sign-in may write to new repositories and to those made here. Choose a new name, or "
         "paste a token with write access."
     ),
@@ -144,8 +144,9 @@ def cause(error: BaseException) -> Cause:
 
 def sender_remedy(cause: Cause, signed_in: bool = False) -> str:
     """The remedy for a cause when sending."""
-    remedies = _SENDING | (_SIGNED_IN if signed_in else {})
-    return remedies.get(cause.name, _SENDING["silent"])
+    if signed_in and cause.status in _SIGNED_IN:
+        return _SIGNED_IN[cause.status]
+    return _SENDING.get(cause.name, _SENDING["silent"])
 
 
 def refusal(kind: Kind, name: str, cause: Cause, revision: str = "") -> FinetuneError:
