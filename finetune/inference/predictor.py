@@ -138,9 +138,9 @@ class Predictor:
     ) -> Prediction:
         """Predict label and probabilities of a pair, or of `sentence1` alone if the model reads
         single sentences. DataError if a sentence is empty or longer than `MAX_CHARACTERS`."""
-        texts = self._texts(sentence1, sentence2)
+        first, second = self._texts(sentence1, sentence2)
         began = time.perf_counter()
-        orders = [texts] if texts[1] is None else [texts, texts[::-1]]
+        orders = [(first, second)] if second is None else [(first, second), (second, first)]
         scored = [future.result() for future in [self._batcher.submit(*each) for each in orders]]
         rule, task, target = decision_rule.read_rule(self.folder), self._task, self._target
         logits, swapped = scored[0].logits, scored[1].logits if len(scored) > 1 else None
