@@ -23,7 +23,7 @@ from finetune.data import checkpoint_files
 from finetune.errors import FinetuneError
 from finetune.messages import message as _
 from finetune.metrics.catalog import Metric, metric_name
-from finetune.tasks.base import Target, Task
+from finetune.tasks.base import Target, Targets, Task
 from finetune.tasks.registry import task_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
 _VERSION = 2  # of how they are measured and called
 
 Vectors = NDArray[np.float32]
-Targets = NDArray[Any]
 Similarities = NDArray[np.float32]
 
 

@@ -62,8 +62,8 @@ def select_examples(
     has_right = task_of(study.analysis.target).has_right
     if which in ("wrong", "right") and has_right:
         selected &= study.right == (which == "right")
-    if label in study.analysis.labels:
-        index = study.analysis.labels.index(label)
+    if label in study.analysis.target.names:
+        index = study.analysis.target.names.index(label)
         selected &= (study.truth == index) if study.truth.ndim == 1 else study.truth[:, index] > 0
     if search.strip() and study.table is not None:
         found = np.zeros(len(selected), bool)

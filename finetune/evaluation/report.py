@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from finetune.errors import StoreError
 from finetune.evaluation import cross_validation, picking, saved_predictions, slices
 from finetune.evaluation.picking import Picking
-from finetune.evaluation.saved_predictions import Rows, SavedLogits, Targets
+from finetune.evaluation.saved_predictions import Rows, SavedLogits
 from finetune.evaluation.slices import Slice, Traits
 from finetune.inference import decision_rule
 from finetune.metrics import catalog, intervals
@@ -31,7 +31,7 @@ from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 from finetune.tasks import comparison
-from finetune.tasks.base import DecisionRule, Target
+from finetune.tasks.base import DecisionRule, Target, Targets
 from finetune.tasks.comparison import Comparison
 from finetune.tasks.registry import measured, task_of
 
@@ -81,16 +81,6 @@ class Analysis:
     order: OrderConsistency | None  # None if it was not measured
     slices: list[Slice]  # empty if the texts were not kept
     folds: int = 0  # if each example was answered by one of so many models that had not seen it
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of the classes."""
-        return [*self.target.names]
-
-    @property
-    def positive(self) -> int:
-        """The index of the class whose F1 is meant, of two."""
-        return self.target.positive
 
     @property
     def kept_scores(self) -> KeptScores | None:
@@ -304,15 +294,6 @@ def _order_consistency(
 
 
 @dataclass(frozen=True)
-class ChosenThreshold:
-    """The threshold saved with a model."""
-
-    threshold: float
-    before: float  # F1 of the most probable class
-    expected: Interval | None  # F1 on new examples; None unless it is the fitted threshold
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Conclusion of an evaluation."""
 
@@ -325,7 +306,10 @@ class Verdict:
     examples: int
     # A threshold worth choosing; None if there is none, or one was chosen.
     better_threshold: CrossFittedThresholds | None
-    chosen: ChosenThreshold | None  # the saved threshold
+    threshold: float | None  # the saved one; None for the most probable class
+    most_probable: float = 0.0  # F1 of the most probable class
+    # F1 on new examples at the fitted threshold; None unless that is the saved one.
+    fitted: Interval | None = None
     expected: Interval | None = None  # F1 that new pairs will show; None if that is the same
     candidates: int = 1  # evaluations that the model was picked among
 
@@ -371,20 +355,19 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
         )
     details, saved = analysis.details, analysis.threshold
     fitted = details.fitted
-    chosen = None
-    if saved is not None:
-        crossed = fitted.f1 if fitted and math.isclose(saved, fitted.threshold) else None
-        chosen = ChosenThreshold(saved, analysis.most_probable[metric], crossed)
+    is_fitted = saved is not None and fitted and math.isclose(saved, fitted.threshold)
     return Verdict(
-        measure=catalog.metric_name(metric, len(analysis.labels)),
+        measure=catalog.metric_name(metric, len(analysis.target.names)),
         score=score,
         baseline=baseline,
         gain=gain,
-        always=None if details.always is None else analysis.labels[details.always],
+        always=None if details.always is None else analysis.target.names[details.always],
         errors=details.errors,
         examples=examples,
-        better_threshold=fitted if fitted and fitted.is_recommended and not chosen else None,
-        chosen=chosen,
+        better_threshold=fitted if fitted and fitted.is_recommended and saved is None else None,
+        threshold=saved,
+        most_probable=analysis.most_probable[metric],
+        fitted=fitted.f1 if is_fitted else None,
         expected=expected,
         candidates=analysis.picking.candidates if analysis.picking else 1,
     )

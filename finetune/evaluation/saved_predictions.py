@@ -25,12 +25,11 @@ from finetune.messages import message as _
 from finetune.metrics.calibration import Logits
 from finetune.metrics.shared_rows import SharedRows
 from finetune.runs.run import Run
-from finetune.tasks.base import Target
+from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import task_of
 
 _ANEW = _("Train the run again to get them.")
 Rows = NDArray[np.int64]
-Targets = NDArray[Any]
 
 
 @dataclass(frozen=True)

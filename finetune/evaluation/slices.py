@@ -122,7 +122,7 @@ def score_slices(
     counts = np.array([members.sum() for _, _, members in groups], np.int64)
     measure = _by_right_answers if has_right else _by_errors
     results, p_values = measure(errors, [members for _, _, members in groups], part)
-    weak = _significant(_of_fewer(p_values, part), (counts >= TESTED) & (counts < len(errors)))
+    weak = _significant(p_values, part, (counts >= TESTED) & (counts < len(errors)))
     return [
         Slice(trait, value, int(members.sum()), result, is_weak)
         for (trait, value, members), result, is_weak in zip(groups, results, weak, strict=True)
@@ -158,21 +158,18 @@ def compare_slices(
             )
     tested = np.array([change.count >= TESTED for change in changes], bool)
     part = rows_worth(np.sign(new - old), shared) / max(1, len(old))
-    worse = _significant(_of_fewer(np.array(p_values), part), tested)
+    worse = _significant(np.array(p_values), part, tested)
     return [replace(change, worse=bad) for change, bad in zip(changes, worse, strict=True)]
 
 
-def _of_fewer(p_values: Floats, part: float) -> Floats:
-    """Return the p values of the same differences among so many times as many examples (Rao and
-    Scott 1981, https://doi.org/10.1080/01621459.1981.10477633)."""
+def _significant(p_values: Floats, part: float, tested: Truths) -> list[bool]:
+    """Return which of the tested groups are rejected after Holm, if examples are worth a part of
+    their number (Rao and Scott 1981, https://doi.org/10.1080/01621459.1981.10477633)."""
     from scipy.special import ndtr, ndtri
 
-    return p_values if part == 1 else np.asarray(ndtr(ndtri(p_values) * math.sqrt(part)))
-
-
-def _significant(p_values: Floats, tested: Truths) -> list[bool]:
-    """Return which of the tested groups are rejected after Holm."""
     rejected = np.zeros(len(tested), bool)
+    if part != 1:
+        p_values = ndtr(ndtri(p_values) * math.sqrt(part))
     rejected[tested] = label_free.holm(p_values[tested])
     return rejected.tolist()
 

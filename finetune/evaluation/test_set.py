@@ -12,7 +12,6 @@ from finetune.errors import DataError
 from finetune.evaluation import cross_validation, saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.inference import decision_rule
-from finetune.metrics.calibration import Logits
 from finetune.metrics.catalog import LOSS
 from finetune.runs import events
 from finetune.runs.run import Run
@@ -55,25 +54,19 @@ def score_kept_model(
         first, second = ([column[row] for row in rows] for column in columns)
         swapped = SwappedLogits(step, rows, given[rows], scorer.scores(second, first))
         saved_predictions.save_swapped_logits(run, swapped)
-    return _keep_scores(run, step, given, table)
-
-
-def _keep_scores(
-    run: Run, step: int, logits: Logits, table: pa.Table
-) -> events.KeptModelScored | None:
-    """Keep the logits of the kept model in place of those of its evaluation."""
     summary, labels = run.state(), saved_predictions.targets_of(table)
     if summary.prepared is None or summary.best is None:
         return None
+    # In place of those of its evaluation.
+    saved_predictions.save_logits(run, step, given, labels)
     target, shared = summary.prepared.target, saved_predictions.shared_rows(table)
     task, metrics = task_of(target), measured(run.config(), target)
-    saved_predictions.save_logits(run, step, logits, labels)
-    if fitted := task.fitted_rule(logits, labels, target):
+    if fitted := task.fitted_rule(given, labels, target):
         decision_rule.write_rule(run.best, **fitted)
     modules = task.score_modules(target, [metric for metric in metrics if metric.kind != "any"])
-    modules.add_batch(predictions=logits, references=labels)
-    scores = {**modules.compute(), LOSS.name: float(task.losses(logits, labels).mean())}
-    found = task.intervals(task.plain_answers(logits), labels, target, metrics, shared)
+    modules.add_batch(predictions=given, references=labels)
+    scores = {**modules.compute(), LOSS.name: float(task.losses(given, labels).mean())}
+    found = task.intervals(task.plain_answers(given), labels, target, metrics, shared)
     ends = {name: [score.low, score.high] for name, score in found.items()}
     return events.KeptModelScored(step=step, metrics=summary.best.metrics | scores, intervals=ends)
 

@@ -216,13 +216,6 @@ def assign_folds(strata: Indices | Truths, folds: int, groups: Indices | None = 
     return fold_of_group[group]
 
 
-def cross_fit_threshold(
-    scores: Probabilities, positives: Truths, shared: SharedRows | None = None
-) -> CrossFittedThresholds | None:
-    """Fit the threshold of the positive class of two, as below; both of shape (examples,)."""
-    return cross_fit_thresholds(scores[:, None], positives[:, None], shared)
-
-
 def cross_fit_thresholds(
     scores: Probabilities, truth: Truths, shared: SharedRows | None = None
 ) -> CrossFittedThresholds | None:
@@ -233,7 +226,8 @@ def cross_fit_thresholds(
     https://doi.org/10.1111/j.2517-6161.1974.tb00994.x).
 
     Args:
-        scores: probabilities of shape (examples, labels); of one label those of a class.
+        scores: probabilities of shape (examples, labels); of two classes those of the positive
+            one, shape (examples, 1).
         truth: which labels the examples have, of the same shape.
         shared: which examples share a sentence; linked ones are never on both sides of a fold.
 
@@ -242,7 +236,11 @@ def cross_fit_thresholds(
     """
     exact: Floats = np.asarray(scores, np.float64)
     groups = np.arange(len(exact)) if shared is None else shared.fold_groups(FOLDS)
-    labels = [label for label, own in enumerate(truth.T) if _suffices(own, groups)]
+    labels = [
+        label
+        for label, own in enumerate(truth.T)
+        if min(len(np.unique(groups[own])), len(np.unique(groups[~own]))) >= FOLDS
+    ]
     if not labels:
         return None
     fold_of = assign_folds(np.unique(truth, axis=0, return_inverse=True)[1], FOLDS, groups)
@@ -268,8 +266,3 @@ def cross_fit_thresholds(
         *intervals.score_intervals(fitted, true, [metric], positive, shared).values(),
         *intervals.difference_intervals(fitted, half, true, [metric], positive, shared).values(),
     )
-
-
-def _suffices(positives: Truths, groups: Indices) -> bool:
-    """True if there are ten groups of either class."""
-    return all(len(np.unique(groups[positives == value])) >= FOLDS for value in (False, True))

@@ -255,7 +255,8 @@ class SingleLabel(Task):
             scores, positives = shares[:, target.positive], truth == target.positive
             curves = classification.ranking_curves(scores, positives)
             sweep = classification.threshold_sweep(scores, positives)
-            fitted = selection.cross_fit_threshold(scores, positives, shared)
+            columns = scores[:, None], positives[:, None]
+            fitted = selection.cross_fit_thresholds(*columns, shared)
         roc, precision_recall = curves or (None, None)
         most_probable = shares.argmax(axis=1)
         return ClassDetails(

@@ -199,16 +199,20 @@ def examples(
 def _class_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     """Return the values that `evaluation/classes.html` needs besides the analysis."""
     details = analysis.details
-    by_support = sorted(range(len(analysis.labels)), key=lambda n: -details.classes[n].support)
+    by_support = sorted(
+        range(len(analysis.target.names)), key=lambda n: -details.classes[n].support
+    )
     classes = sorted(by_support[:MOST_CLASSES])
     answered, occurring = details.confusion.sum(axis=0), details.confusion.sum(axis=1)
     # If all get one answer, the verdict says so.
     several = np.count_nonzero(answered) > 1
-    never = [analysis.labels[n] for n in by_support if several and occurring[n] and not answered[n]]
+    never = [
+        analysis.target.names[n] for n in by_support if several and occurring[n] and not answered[n]
+    ]
     return {
         "never": never,
         "classes": classes,
-        "labels": [shorten(analysis.labels[n]) for n in classes],
+        "labels": [shorten(analysis.target.names[n]) for n in classes],
         "least_errors": calibration.FEWEST_ERRORS,
         "ranking": _ranking_charts(analysis),
         "threshold": _threshold(analysis, decision),
@@ -221,7 +225,7 @@ def _ranking_charts(analysis: Analysis) -> list[Markup]:
     roc, precision_recall = analysis.details.roc, analysis.details.precision_recall
     if roc is None or precision_recall is None:
         return []
-    share = analysis.details.classes[analysis.positive].support / analysis.examples
+    share = analysis.details.classes[analysis.target.positive].support / analysis.examples
     title = gettext("ROC, area {n:.3f}", n=roc.area)
     across = gettext("false positive rate")
     look = gettext(
@@ -233,7 +237,7 @@ def _ranking_charts(analysis: Analysis) -> list[Markup]:
     look = gettext(
         "How many of those called {name} are, when more of them are to be found; it should stay "
         "high far to the right.",
-        name=shorten(analysis.labels[analysis.positive]),
+        name=shorten(analysis.target.names[analysis.target.positive]),
     )
     level = [(0.0, share), (1.0, share)]
     return [first, _curve_chart(title, precision_recall, level, gettext("recall"), look)]
@@ -284,7 +288,7 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     )
     title, across = gettext("Scores at every threshold"), gettext("Threshold")
     chart = charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), cursor=now, look=look)
-    of_positive = analysis.details.classes[analysis.positive]
+    of_positive = analysis.details.classes[analysis.target.positive]
     at_now = {
         name: analysis.scores[name].value if name in analysis.scores else getattr(of_positive, name)
         for name in values
@@ -336,7 +340,7 @@ def _score_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
 
 def _label_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     """Return the values that `evaluation/labels.html` needs besides the analysis."""
-    details, names = analysis.details, analysis.labels
+    details, names = analysis.details, analysis.target.names
     shown = sorted(range(len(names)), key=lambda n: -details.labels[n].support)[:MOST_LABELS]
     never = [names[n] for n in shown if details.labels[n].support and not details.labels[n].given]
     together = np.triu(details.together, 1)
@@ -354,10 +358,10 @@ def _label_values(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
 def fitted_thresholds(analysis: Analysis) -> tuple[tuple[str, float], ...]:
     """Return the threshold of each label with its best F1; none if there are too few examples."""
     fitted = analysis.details.thresholds
-    return tuple(zip(analysis.labels, fitted.thresholds, strict=True)) if fitted else ()
+    return tuple(zip(analysis.target.names, fitted.thresholds, strict=True)) if fitted else ()
 
 
-def _commonest(counts: Any, names: list[str]) -> list[tuple[str, str, int]]:
+def _commonest(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
     """The pairs of labels with the greatest counts."""
     order = np.argsort(-counts, axis=None, kind="stable")[:MOST_PAIRS]
     rows, columns = np.unravel_index(order, counts.shape)

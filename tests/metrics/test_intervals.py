@@ -414,7 +414,7 @@ def test_a_cross_fitted_f1_is_that_of_new_examples_and_the_best_one_is_not(
     naive, fitted, covered, harmful = [], [], [], 0
     for _ in range(120):
         scores, positives = weak_model(draw, n, share, bias)
-        found = selection.cross_fit_threshold(scores, positives)
+        found = selection.cross_fit_thresholds(scores[:, None], positives[:, None])
         assert found is not None
         true = f1_at(found.threshold, *new)
         naive.append(f1_at(found.threshold, scores, positives) - true)
@@ -434,8 +434,8 @@ def test_repeated_examples_do_not_confirm_a_threshold_that_was_fitted_to_them() 
     once = draw.random(60), draw.random(60) < 0.4
     scores, positives = np.repeat(once[0], 8), np.repeat(once[1], 8)
     shared = SharedRows(np.repeat(np.arange(60), 8))
-    alone = selection.cross_fit_threshold(scores, positives)
-    together = selection.cross_fit_threshold(scores, positives, shared)
+    alone = selection.cross_fit_thresholds(scores[:, None], positives[:, None])
+    together = selection.cross_fit_thresholds(scores[:, None], positives[:, None], shared)
     assert alone is not None
     assert together is not None
     best = f1_at(together.threshold, *once)
@@ -460,7 +460,7 @@ def test_folds_keep_groups_together_and_classes_apart_and_are_the_same_again() -
 def test_a_threshold_that_only_costs_is_not_recommended() -> None:
     """The scores are perfect, so any threshold is as good as a half."""
     truth = np.arange(80) % 2 == 1
-    found = selection.cross_fit_threshold(np.where(truth, 0.9, 0.1), truth)
+    found = selection.cross_fit_thresholds(np.where(truth, 0.9, 0.1)[:, None], truth[:, None])
     assert found is not None
     assert classification.best_threshold(np.where(truth, 0.9, 0.1), truth) == found.threshold
     assert (found.f1.value, found.gain.value, found.is_recommended) == (1.0, 0.0, False)
