@@ -10,7 +10,7 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.evaluation.report import Analysis, Verdict
 from finetune.metrics import catalog
-from finetune.metrics.catalog import ACCURACY, LOSS
+from finetune.metrics.catalog import LOSS, Metric
 from finetune.metrics.intervals import Interval
 from finetune.runs.summary import RunSummary
 from finetune.tasks.registry import deciding_metric, task_of
@@ -113,25 +113,18 @@ def _of_steps(summary: RunSummary, config: RunConfig, steps: int) -> dict[str, A
     return {"num_train_epochs": epochs} if epochs * per_epoch != summary.total_steps else {}
 
 
-class InTen(NamedTuple):
-    """Expected results for ten new examples."""
+class Plainly(NamedTuple):
+    """A score that can be said in plain words, beside that of the best constant answer."""
 
-    right: Interval  # that the model answers rightly, with its 95% interval
-    guessed: float  # that are right if the commonest answer is always given
+    metric: Metric
+    score: Interval  # expected of new examples
+    constant: float
 
     @property
-    def about(self) -> float:
-        """The number to name: a whole one if it lies in the interval."""
-        whole = round(self.right.value)
-        return whole if self.right.low <= whole <= self.right.high else round(self.right.value, 1)
-
-
-class Plainly(NamedTuple):
-    """A score that can be said in plain words, for tasks whose answers are not counted in tens."""
-
-    words: str  # with `{value}`
-    expected: float  # of new examples
-    constant: float  # of the best constant answer
+    def in_ten(self) -> float:
+        """The right answers of ten to name: a whole number if it lies in the interval."""
+        low, value, high = 10 * self.score.low, 10 * self.score.value, 10 * self.score.high
+        return round(value) if low <= round(value) <= high else round(value, 1)
 
 
 def plainly(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> Plainly | None:
@@ -142,14 +135,5 @@ def plainly(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     for metric in task.metrics:
         if metric.plain and metric.name in analysis.scores and metric.name in constant:
             score = analysis.expected.get(metric.name, analysis.scores[metric.name])
-            return Plainly(metric.plain, score.value, constant[metric.name])
+            return Plainly(metric, score, constant[metric.name])
     return None
-
-
-def in_ten(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) -> InTen | None:
-    """Return the expected results for ten new examples; None if the guess was not measured."""
-    guess = baselines.get(task_of(analysis.target).constant, {}).get(ACCURACY.name)
-    if guess is None:
-        return None
-    score = analysis.expected.get(ACCURACY.name, analysis.scores[ACCURACY.name])
-    return InTen(Interval(10 * score.value, 10 * score.low, 10 * score.high), 10 * guess)

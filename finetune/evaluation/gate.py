@@ -45,15 +45,10 @@ _WORTH_NAMING = 10_000_000  # rows; more are never collected
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a new model may lose, and the least that it must gain.
+    """The most that a new model may lose, and the least that it must gain."""
 
-    Attributes:
-        max_lost: right answers that may become wrong; not used of scores, which are only near.
-        min_gain: of the deciding metric, in its unit, more being better; below 0 it may lose.
-    """
-
-    max_lost: int = 0
-    min_gain: float = -0.01
+    max_lost: int = 0  # right answers that may become wrong; not used of scores: only near
+    min_gain: float = -0.01  # of the deciding metric, more being better; below 0 it may lose
 
     def __post_init__(self) -> None:
         whole = isinstance(self.max_lost, int) and not isinstance(self.max_lost, bool)

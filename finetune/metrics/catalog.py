@@ -59,43 +59,26 @@ Labels = NDArray[Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """A validation score.
+    """A validation score."""
 
-    Attributes:
-        name: its key in events and files, and in `--metrics`.
-        title: its name at the head of a column.
-        phrase: its name in a sentence.
-        title_of_all, phrase_of_all: its names for more than two classes, if they differ.
-        plain: what a value means to anybody, with `{value}`; empty if that cannot be said.
-        range: its least and greatest value.
-        kind: of the answers it is of: one of several classes, a score, or several labels; `any` of
-            what other people's modules compute.
-        of_tally: computes it from classes; None if it needs more than these.
-        of_examples: computes it from scores, or from several labels.
-        of_probabilities: computes it from probabilities.
-        as_share: if it is a proportion, or computed from one: the counts of that proportion, and
-            the function from the proportion to the metric.
-        library: the function of scikit-learn or SciPy, with its module, that computes it from the
-            truth and the answers.
-        average: how that function averages over labels; `class` if over classes, of two of which
-            it must be told the positive one.
-    """
-
-    name: str
-    title: str
-    phrase: str
-    title_of_all: str = ""
+    name: str  # its key in events and files, and in `--metrics`
+    title: str  # its name at the head of a column
+    phrase: str  # its name in a sentence
+    title_of_all: str = ""  # its names for more than two classes, if they differ
     phrase_of_all: str = ""
-    plain: str = ""
+    plain: str = ""  # what a value means to anybody, with `{value}`; empty if that cannot be said
     greater_is_better: bool = True
     range: tuple[float, float] = (0.0, 1.0)
+    # Of the answers; `any` of what other people's modules compute.
     kind: Literal["classes", "score", "labels", "any"] = "classes"
-    of_tally: OfTally | None = None
-    of_examples: OfExamples | None = None
+    of_tally: OfTally | None = None  # computes it from classes
+    of_examples: OfExamples | None = None  # computes it from scores, or from several labels
     of_probabilities: OfProbabilities | None = None
+    # If it is a proportion, or computed from one.
     as_share: Callable[[Tally, int], Share] | None = None
+    # The function of scikit-learn or SciPy that computes it from the truth and the answers.
     library: str = ""
-    average: str = ""
+    average: str = ""  # how that averages over labels; `class`: over classes, or of two of one
 
     @property
     def of_answers(self) -> bool:

@@ -14,7 +14,6 @@ from finetune.engines import registry, spending
 from finetune.engines.base import read_spec
 from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
-from finetune.evaluation.advice import in_ten, plainly
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
 from finetune.jobs.run_table import RunGroup, RunRow
@@ -94,16 +93,15 @@ def verdict(run: Run, summary: RunSummary) -> Markup:
     """Say how the run ended and what to do next; empty while it runs."""
     if summary.status not in ENDED:
         return Markup()
-    judged, advised, ten, plain = None, None, None, None
+    judged, advised, plain = None, None, None
     with contextlib.suppress(StoreError, OSError):  # it keeps no scored model
         if summary.saved_step is not None:
             judged = report.run_verdict(run, summary)
             advised = advice.advise(summary, run.config(), judged)
             analysis = report.evaluate_run(run, summary).analysis
-            ten = in_ten(analysis, summary.baselines)
-            plain = plainly(analysis, summary.baselines)
+            plain = advice.plainly(analysis, summary.baselines)
     return render(
-        "run_verdict.html", run=run, summary=summary, verdict=judged, advice=advised, ten=ten,
+        "run_verdict.html", run=run, summary=summary, verdict=judged, advice=advised,
         plain=plain, constant=summary.task.constant,
     )  # fmt: skip
 
