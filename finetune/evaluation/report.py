@@ -55,15 +55,6 @@ class OrderConsistency:
 
 
 @dataclass(frozen=True)
-class KeptScores:
-    """The scores of the kept model at the threshold saved with it."""
-
-    threshold: float
-    metrics: dict[str, float]
-    intervals: dict[str, tuple[float, float]]  # of 95%
-
-
-@dataclass(frozen=True)
 class Analysis:
     """The kept model on the validation split, or on the opened test split."""
 
@@ -83,15 +74,11 @@ class Analysis:
     folds: int = 0  # if each example was answered by one of so many models that had not seen it
 
     @property
-    def kept_scores(self) -> KeptScores | None:
-        """Scores at the saved threshold; None without one."""
+    def at_threshold(self) -> dict[str, float] | None:
+        """Scores at the saved threshold, by name; None without one."""
         if self.threshold is None:
             return None
-        return KeptScores(
-            self.threshold,
-            {name: score.value for name, score in self.scores.items()},
-            {name: (score.low, score.high) for name, score in self.scores.items()},
-        )
+        return {name: score.value for name, score in self.scores.items()}
 
     @property
     def expected(self) -> dict[str, Interval]:

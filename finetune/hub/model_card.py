@@ -192,8 +192,7 @@ class _Card:
     def kept_metrics(self, split: str, most_probable: dict[str, float]) -> dict[str, float]:
         """The scores at the saved threshold; if there is none, those of the most probable class."""
         analysis = self.analysis(split)
-        kept = analysis.kept_scores if analysis else None
-        return kept.metrics if kept else most_probable
+        return (analysis and analysis.at_threshold) or most_probable
 
 
 def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:

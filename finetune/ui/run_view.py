@@ -85,7 +85,8 @@ def cards(run: Run, summary: RunSummary) -> Markup:
     with contextlib.suppress(StoreError, OSError):
         config = run.config()
         if decision_rule.read_rule(run.best).threshold is not None:
-            kept = report.evaluate_run(run, summary).analysis.kept_scores
+            analysis = report.evaluate_run(run, summary).analysis
+            kept = None if analysis.threshold is None else analysis
     return render("run_cards.html", summary=summary, remark=remark, kept=kept, config=config)
 
 
