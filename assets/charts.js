@@ -237,6 +237,13 @@
     for (const tick of plot.querySelectorAll('.ft-x')) {
       write(tick.textContent, at.x + share(tick, 'left', at.width), at.y + at.height + 20, {align: 'center', color: soft});
     }
+    for (const row of plot.querySelectorAll('.ft-levels')) {
+      const y = at.y + at.height * (1 - parseFloat(row.style.bottom) / 100) - 10;
+      let end = at.x + at.width;
+      for (const one of [...row.children].reverse()) {
+        end -= write(one.textContent, end, y, {size: 14, align: 'right', color: style(one).color}) + 12;
+      }
+    }
     const across = chart.querySelector('.ft-axis').textContent;
     write(across, at.x + at.width / 2, at.y + at.height + 46, {align: 'center', color: soft});
     for (const path of plot.querySelectorAll('svg path')) {

@@ -1,9 +1,8 @@
-// Sends what a button in an HTML part chooses (macros.html: choice), or all that the choosers beside
-// it hold. Its part is drawn anew by the answer: the keyboard's focus then goes to the button in the
-// same place.
+// Sends what a button in an HTML part chooses (macros.html: choice). Its part is drawn anew by the
+// answer: the keyboard's focus then goes to the button in the same place.
 let part = null;
 element.addEventListener('click', (event) => {
-  const button = event.target.closest('button:is([data-field], [data-all], [data-mend])');
+  const button = event.target.closest('button:is([data-field], [data-mend])');
   if (!button) return;
   if (button.dataset.mend !== undefined) {
     const [old, now, free] = button.parentElement.querySelectorAll('[data-old], [data-new], input');
@@ -16,10 +15,7 @@ element.addEventListener('click', (event) => {
     for (const one of element.querySelectorAll('[aria-pressed]')) one.setAttribute('aria-pressed', one === button);
   else button.setAttribute('aria-busy', 'true');
   part = button.closest('[data-kind]')?.dataset.kind ?? null;
-  if (button.dataset.field)
-    return trigger('select', {field: button.dataset.field, value: JSON.parse(button.dataset.value)});
-  const choosers = [...button.parentElement.querySelectorAll('select')];
-  trigger('select', {values: Object.fromEntries(choosers.map(({name, value}) => [name, value]))});
+  trigger('select', {field: button.dataset.field, value: JSON.parse(button.dataset.value)});
 });
 element.addEventListener('change', ({target}) => { // a new label is typed only where one is asked for
   if (target.dataset.new === undefined) return;

@@ -25,6 +25,7 @@ from finetune.ui.html import fixed, in_words, render
 from finetune.ui.i18n import gettext, number
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
+_NAME_HEIGHT = 10  # percent of a plot that a baseline's name takes
 Point = tuple[float, float]
 
 
@@ -95,7 +96,7 @@ def chart(
         spoken=f"{title}: {latest}" if latest else title,
         lines=lines,
         drawn=drawn,
-        baselines=list(dict.fromkeys(name for line in lines for name, _ in line.baselines)),
+        levels=_levels(lines, top),
         values=_values(drawn),
         last=last,
         right=right,
@@ -116,6 +117,20 @@ def chart(
         value_text=value_text,
         short_text=_short_text,
     )
+
+
+def _levels(
+    lines: Sequence[Series], top: Callable[[float], float]
+) -> list[tuple[float, dict[str, tuple[Series, float]]]]:
+    """The baselines by height, in percent from the top: names too close to stand above each other
+    share the height of the highest. By name: the line and the level."""
+    found = [(top(level), name, line, level) for line in lines for name, level in line.baselines]
+    rows: list[tuple[float, dict[str, tuple[Series, float]]]] = []
+    for height, name, line, level in sorted(found, key=lambda each: each[0]):
+        if not rows or height - rows[-1][0] > _NAME_HEIGHT:
+            rows.append((height, {}))
+        rows[-1][1].setdefault(name, (line, level))
+    return rows
 
 
 def _values(lines: Sequence[Series]) -> str:

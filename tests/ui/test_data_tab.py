@@ -123,9 +123,6 @@ def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
         pressed = gr.EventData(None, {"field": name, "value": value})
         assert tab.on_remedy(NOBODY, pressed) == {tab.remedies[name]: value}
     assert tab.on_remedy(NOBODY, gr.EventData(None, {"field": "name"})) == gr.skip()
-    names = {"sentence2_column": "theirs", "label_column": "verdict"}
-    changes = tab.on_remedy(NOBODY, gr.EventData(None, {"values": names | {"name": "x"}}))
-    assert changes == {tab.remedies[name]: value for name, value in names.items()}
 
 
 def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:

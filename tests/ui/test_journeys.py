@@ -87,6 +87,7 @@ def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
     expect(page.locator("#loss-plot path.ft-loss:not(.ft-raw)")).to_have_count(1)
     summary = run.state()
     expect(page.locator("#score-plot .ft-dot")).to_have_count(2 * len(summary.curve))
+    page.locator(".ft-more-charts > summary").click()
     for name in charts.SMALL:
         expect(page.locator(f"#{name} .ft-plot")).to_be_visible()
     page.locator("[data-view=across]").select_option("time")
@@ -133,8 +134,7 @@ def test_from_an_own_file_to_predictions(
     if kind == "pairs":
         expect(page.locator("#overview [data-kind=single-or-pair]")).to_contain_text("'theirs'")
         expect(begin).to_have_count(0)
-        page.locator("#overview .ft-columns select").nth(1).select_option("theirs")
-        page.locator("#overview [data-all]").click()
+        page.locator("#overview [data-kind=single-or-pair] button").first.click()
         expect(page.locator("#findings")).to_contain_text("train\u00a0153")  # a broken row
     expect(page.locator("#rows table tbody tr")).to_have_count(10)
     begin.click()

@@ -180,15 +180,15 @@ class DataTab(Panel):
     # Two buttons pressed one after the other both count.
     @handler("overview.select", "findings.select", trigger_mode="multiple")
     def on_remedy(self, store: RunStore, event: gr.EventData, label_map: str = "") -> Updates:
-        """Set the fields of the form that a button on a finding or beside choosers names, or add a
-        mended label to the form's `label_map`."""
+        """Set the field of the form that a button on a finding names, or add a mended label to the
+        form's `label_map`."""
         choice = elements.event_data(event)
         if mend := choice.get("mend"):
             changed = RunConfig(label_map=str(label_map or "")).changed_labels
             value = classes.mended(changed, str(mend), str(choice.get("label") or ""))
             return {self.label_map: value, self.message: ""}
-        values = choice.get("values") or {str(choice.get("field")): choice.get("value")}
-        return {self.remedies[name]: values[name] for name in REMEDIES if name in values}
+        name = str(choice.get("field"))
+        return {self.remedies[name]: choice.get("value")} if name in self.remedies else {}
 
     # One event for all causes: answers to several may come in another order.
     @handler("cause.change", latest=True)

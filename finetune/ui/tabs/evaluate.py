@@ -67,7 +67,6 @@ class Evaluation(Panel):
             script = theme.asset("part_tabs.js") + _script("threshold.js")
             self.body = gr.HTML(elem_id="evaluation-body", js_on_load=script)
         with gr.Column(visible=False, elem_id="part-errors") as errors:
-            elements.note("Read what it got wrong: the fastest way to know what to do next.")
             with gr.Row(equal_height=True):
                 names, every = [(name, name) for name in SELECTIONS], [("any class", "")]
                 self.filters: list[Any] = [
