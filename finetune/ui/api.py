@@ -6,8 +6,8 @@ what clients and agents are told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from finetune.runs.store import RunStore
 from finetune.tasks.base import PredictOptions
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.choosers import Models
+from finetune.ui.panel import ask_for_request
 
 _DEFAULTS: dict[str, Any] = {}  # a run's, as in RunConfig
 
@@ -45,9 +46,9 @@ class Api:
             self.list_runs, self.run_status, self.rank_runs, self.check_release, self.start_run,
             self.stop_run, self.resume_run, self.batch_status, self.cancel_batch, self.publish,
         ):  # fmt: skip
-            endpoint(action, concurrency_limit=None)
-        endpoint(self.predict, queue=False)
-        endpoint(self.explain, concurrency_limit=2)  # as many as on the page
+            endpoint(self._answering(action), concurrency_limit=None)
+        endpoint(self._answering(self.predict), queue=False)
+        endpoint(self._answering(self.explain), concurrency_limit=2)  # as many as on the page
         # Gradio takes a file only by a component, so these are drawn hidden. A parameter is
         # optional if its component has a value, whatever the default of `predict_batch`.
         with gr.Column(visible=False):
@@ -55,23 +56,28 @@ class Api:
             inputs += [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
             inputs += [gr.Checkbox(label=flag.name) for flag in fields(PredictOptions)]
             answer, button = gr.JSON(label="batch"), gr.Button()
-        button.click(self.predict_batch, inputs, answer, concurrency_limit=None)
+        ask = self._answering(self.predict_batch)
+        button.click(ask, inputs, answer, concurrency_limit=None)
 
-    @contextmanager
-    def _store_of(self, request: gr.Request) -> Iterator[RunStore]:
-        """Yield the visitor's view of the store; errors become the endpoint's answer."""
-        try:
-            yield auth.visitor_store(self.store, request)
-        except FinetuneError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-        except Exception as error:
-            if isinstance(error, OSError) and (told := disk.explained(error)):
-                raise gr.Error(str(told), print_exception=False) from error
-            raise gr.Error(feedback.apology(error), print_exception=False) from error
+    def _answering(self, action: Callable[..., Any]) -> Callable[..., Any]:
+        """Give an action the store as its visitor sees it; errors become the answer."""
+
+        @functools.wraps(action)
+        def answer(request: gr.Request, *values: Any) -> Any:
+            try:
+                return action(auth.visitor_store(self.store, request), *values)
+            except Exception as error:
+                told = disk.explained(error) if isinstance(error, OSError) else None
+                told = told or (error if isinstance(error, FinetuneError) else None)
+                text = str(told or feedback.apology(error))
+                raise gr.Error(text, print_exception=False) from error
+
+        ask_for_request(answer, action)
+        return answer
 
     def predict(
         self,
-        request: gr.Request,
+        store: RunStore,
         run_id: str,
         sentence1: str,
         sentence2: str = "",
@@ -96,12 +102,12 @@ class Api:
             calibrated: use the temperature saved with the model, if there is one.
         """
         options = PredictOptions(both_orders, threshold, calibrated)
-        with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
+        with self.models.using(store, run_id) as predictor:
             return asdict(predictor(sentence1, sentence2, options))
 
     def explain(
         self,
-        request: gr.Request,
+        store: RunStore,
         run_id: str,
         sentence1: str,
         sentence2: str = "",
@@ -116,7 +122,7 @@ class Api:
         (the number of edits tried). The arguments are those of predict.
         """
         options = PredictOptions(both_orders, threshold, calibrated)
-        with self._store_of(request) as store, self.models.using(store, run_id) as predictor:
+        with self.models.using(store, run_id) as predictor:
             label, explanation = predictor.explain(sentence1, sentence2, options)
             flips, tried = predictor.flips(sentence1, sentence2, options)
             edits = [asdict(flip) for flip in flips]
@@ -124,7 +130,7 @@ class Api:
 
     def predict_batch(
         self,
-        request: gr.Request,
+        store: RunStore,
         run_id: str,
         file: str,
         sentence1_column: str = "",
@@ -151,20 +157,17 @@ class Api:
             label_column: column for scores; "(none)" if there is none.
             sheet: sheet of a workbook; if empty, the first with a table.
         """
-        with self._store_of(request) as store:
-            if not file:
-                raise FinetuneError("There is no file.", "Send one.")
-            prediction = PredictionRequest(
-                str(run_id), Path(file).name, sentence1_column, sentence2_column, label_column,
-                both_orders, threshold, calibrated, sheet=sheet,
-            )  # fmt: skip
-            job = predict.start_prediction(
-                store, prediction, upload_limits.path(store.visitor, file)
-            )
-            upload_limits.kept(file, job.input)
-            return _batch(job)
+        if not file:
+            raise FinetuneError("There is no file.", "Send one.")
+        prediction = PredictionRequest(
+            str(run_id), Path(file).name, sentence1_column, sentence2_column, label_column,
+            both_orders, threshold, calibrated, sheet=sheet,
+        )  # fmt: skip
+        job = predict.start_prediction(store, prediction, upload_limits.path(store.visitor, file))
+        upload_limits.kept(file, job.input)
+        return _batch(job)
 
-    def batch_status(self, request: gr.Request, batch_id: str) -> dict:
+    def batch_status(self, store: RunStore, batch_id: str) -> dict:
         """Return a batch's status, rows done and in total, report and the result's path.
 
         The report has scores if the file has labels. `trained_on` counts those of its `rows` that
@@ -172,19 +175,17 @@ class Api:
         the rows that it is unsure of. If the model keeps a bound on its errors, that decides; then
         the report has it as `sure`, and `review` is the path of a file with these rows.
         """
-        with self._store_of(request) as store:
-            return _batch(predict.PredictionJob.find(store, batch_id))
+        return _batch(predict.PredictionJob.find(store, batch_id))
 
-    def cancel_batch(self, request: gr.Request, batch_id: str) -> dict:
+    def cancel_batch(self, store: RunStore, batch_id: str) -> dict:
         """Cancel a batch; predicted rows are kept."""
-        with self._store_of(request) as store:
-            job = predict.PredictionJob.find(store, batch_id)
-            job.cancel()
-            return _batch(job)
+        job = predict.PredictionJob.find(store, batch_id)
+        job.cancel()
+        return _batch(job)
 
     def publish(
         self,
-        request: gr.Request,
+        store: RunStore,
         run_id: str,
         repository: str,
         token: str = "",
@@ -200,52 +201,48 @@ class Api:
             private: create a new repository as private. If true, nothing is pushed to a public one.
             update: commit to a repository that has files; those of an earlier model are removed.
         """
-        with self._store_of(request) as store:
-            from finetune.hub import client, publish
+        from finetune.hub import client, publish
 
-            run = store.get(run_id)
-            for name, value in (("repository", repository), ("token", token)):
-                if not isinstance(value or "", str):
-                    raise FinetuneError("{name} is no text.", "Send it as one.", name=name)
-            if not token and store.visitor.policy.stored_token:
-                token = client.stored_token() or ""
-            push = publish.PushRequest(repository, private, update=update)
-            summary = run.state()
-            try:
-                return asdict(publish.push_run(run, summary, push, token or None))
-            except publish.RepositoryExists as error:
-                raise PublishError(
-                    error.fact,
-                    "Send update as True for a new commit in it, or choose another name.",
-                ) from None
+        run = store.get(run_id)
+        for name, value in (("repository", repository), ("token", token)):
+            if not isinstance(value or "", str):
+                raise FinetuneError("{name} is no text.", "Send it as one.", name=name)
+        if not token and store.visitor.policy.stored_token:
+            token = client.stored_token() or ""
+        push = publish.PushRequest(repository, private, update=update)
+        summary = run.state()
+        try:
+            return asdict(publish.push_run(run, summary, push, token or None))
+        except publish.RepositoryExists as error:
+            raise PublishError(
+                error.fact,
+                "Send update as True for a new commit in it, or choose another name.",
+            ) from None
 
-    def list_runs(self, request: gr.Request) -> list[dict]:
+    def list_runs(self, store: RunStore) -> list[dict]:
         """List your runs, newest first: id, name, status, place in the queue, scores, created
         (seconds since the epoch), seconds of training."""
-        with self._store_of(request) as store:
-            return list(map(_row, run_table.run_rows(store)))
+        return list(map(_row, run_table.run_rows(store)))
 
-    def run_status(self, request: gr.Request, run_id: str) -> dict:
+    def run_status(self, store: RunStore, run_id: str) -> dict:
         """Return a run's row in list_runs, last step, total steps, last training loss, and the
         names of the columns it is trained on."""
-        with self._store_of(request) as store:
-            return _status(store, run_id)
+        return _status(store, run_id)
 
-    def rank_runs(self, request: gr.Request, run_id: str) -> dict:
+    def rank_runs(self, store: RunStore, run_id: str) -> dict:
         """Rank your finished runs that have the same validation rows as one of them.
 
         Returns sentence (the conclusion), metric, examples, and runs, the best score first: id,
         name, score with its 95% interval, may_be_best (the best is among these with a probability
         of 95%), megabytes, and milliseconds a row if measured on this machine.
         """
-        with self._store_of(request) as store:
-            ranked = ranking.rank_runs(ranking.beside(store, store.get(run_id)))
-            runs = [asdict(run) for run in ranked.runs]
-            facts = {"metric": ranked.metric.name, "examples": ranked.examples, "runs": runs}
-            return {"sentence": str(ranked.sentence), **facts}
+        ranked = ranking.rank_runs(ranking.beside(store, store.get(run_id)))
+        runs = [asdict(run) for run in ranked.runs]
+        facts = {"metric": ranked.metric.name, "examples": ranked.examples, "runs": runs}
+        return {"sentence": str(ranked.sentence), **facts}
 
     def check_release(
-        self, request: gr.Request, new: str, old: str, max_lost: int = 0, min_gain: float = -0.01
+        self, store: RunStore, new: str, old: str, max_lost: int = 0, min_gain: float = -0.01
     ) -> dict:
         """Judge by their validation rows whether a run's model may replace that of another run.
 
@@ -258,41 +255,37 @@ class Api:
             max_lost: right answers that may become wrong; not used of scores.
             min_gain: the least gain in the deciding metric; more is better.
         """
-        with self._store_of(request) as store:
-            runs, limits = (store.get(new), store.get(old)), Limits(max_lost, min_gain)
-            return asdict(release.check_release(*runs, limits))
+        runs, limits = (store.get(new), store.get(old)), Limits(max_lost, min_gain)
+        return asdict(release.check_release(*runs, limits))
 
-    def start_run(self, request: gr.Request, config: dict = _DEFAULTS) -> dict:
+    def start_run(self, store: RunStore, config: dict = _DEFAULTS) -> dict:
         """Start a run, or put it in the queue if another is training.
 
         Args:
             config: hyperparameters by name, as in config.json; missing ones keep their default.
         """
-        with self._store_of(request) as store:
-            if not isinstance(config, dict):
-                raise FinetuneError("config is not an object.", "Send names and values.")
-            return _status(store, service.start_run(store, RunConfig(**config)).id)
+        if not isinstance(config, dict):
+            raise FinetuneError("config is not an object.", "Send names and values.")
+        return _status(store, service.start_run(store, RunConfig(**config)).id)
 
-    def stop_run(self, request: gr.Request, run_id: str, discard: bool = False) -> dict:
+    def stop_run(self, store: RunStore, run_id: str, discard: bool = False) -> dict:
         """Stop a run and keep its best model, or take it out of the queue.
 
         Args:
             discard: throw the model away instead.
         """
-        with self._store_of(request) as store:
-            service.stop_run(store, store.get(run_id), discard=discard)
-            return _status(store, run_id)
+        service.stop_run(store, store.get(run_id), discard=discard)
+        return _status(store, run_id)
 
-    def resume_run(self, request: gr.Request, run_id: str, agreed: bool = False) -> dict:
+    def resume_run(self, store: RunStore, run_id: str, agreed: bool = False) -> dict:
         """Resume a run that ended early, from its last checkpoint.
 
         Args:
             agreed: true if a person has agreed to the price of a new job on a billed engine. If
                 false, the answer is that price.
         """
-        with self._store_of(request) as store:
-            service.resume_run(store, store.get(run_id), agreed=agreed)
-            return _status(store, run_id)
+        service.resume_run(store, store.get(run_id), agreed=agreed)
+        return _status(store, run_id)
 
 
 def _batch(job: PredictionJob) -> dict:

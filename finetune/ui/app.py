@@ -19,9 +19,9 @@ from finetune import owners
 from finetune.environment import devices
 from finetune.hub import client
 from finetune.runs.store import RunStore
-from finetune.ui import auth, elements, feedback, i18n, origins, routes, theme, upload_limits
+from finetune.ui import auth, elements, feedback, i18n, origins, routes, upload_limits
 from finetune.ui.api import Api
-from finetune.ui.html import macro
+from finetune.ui.html import ASSETS, asset, macro
 from finetune.ui.i18n import number, page_text
 from finetune.ui.tabs.data import DataTab
 from finetune.ui.tabs.predict import PredictTab
@@ -55,7 +55,7 @@ def build(store: RunStore) -> gr.Blocks:
     )
     with page:
         # Hidden from screen readers: the name is beside it.
-        logo = theme.asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
+        logo = asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
         claim = page_text("Teach a model to sort, compare or score your texts.")
         name = f"<div><h1>Finetune</h1><p>{claim}</p></div>"
         with gr.Row(elem_classes="ft-top"):
@@ -211,6 +211,16 @@ class Session(SessionState):
         pass
 
 
+def _theme() -> gr.themes.Base:
+    """Fonts that need no network. Weights 400 and 700 only: the bundled SemiBold lacks letters."""
+    sans = gr.themes.LocalFont("IBM Plex Sans", weights=(400, 700))
+    mono = gr.themes.LocalFont("IBM Plex Mono", weights=(400, 700))
+    return gr.themes.Default(
+        font=[sans, "ui-sans-serif", "system-ui", "sans-serif"],
+        font_mono=[mono, "ui-monospace", "monospace"],
+    )
+
+
 def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     """Serve the page; `options` override our arguments of Gradio's `launch`."""
     origins.trusted_proxies()  # a wrong one is reported now
@@ -225,12 +235,13 @@ def launch(page: gr.Blocks, store: RunStore, **options: Any) -> Any:
     route_utils.SessionState = Session  # type: ignore[attr-defined]
     name = options.get("server_name") or os.environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     hosts = origins.AllowedHosts(name, lambda: page.share_url or "")
-    style = theme.asset("palette.css") + theme.asset("gradio.css")
-    scripts = "".join(map(theme.asset, ("page.js", "charts.js", "address.js", "news.js")))
+    # Colours, what gives them to Gradio's parts; page.css has the rest.
+    style = asset("palette.css") + asset("gradio.css")
+    scripts = "".join(map(asset, ("page.js", "charts.js", "address.js", "news.js")))
     settings: dict[str, Any] = {
-        "theme": theme.theme(),
-        "css_paths": theme.CSS,
-        "favicon_path": theme.FAVICON,
+        "theme": _theme(),
+        "css_paths": ASSETS / "page.css",
+        "favicon_path": ASSETS / "favicon.svg",
         "head": f"<style>{style}</style><script>{scripts}</script>",
         "ssr_mode": False,
         "_frontend": False,  # Gradio would give up if the first page took 3 s (a busy machine)

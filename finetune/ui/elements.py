@@ -15,12 +15,12 @@ import gradio as gr
 
 from finetune import uploads
 from finetune.errors import FinetuneError
-from finetune.ui import feedback, theme
-from finetune.ui.html import macro
+from finetune.ui import feedback
+from finetune.ui.html import asset, macro
 
 ALWAYS = "+"  # the value of a polling element that asks whenever it is visible
-TAB_LINKS = theme.asset("tab_links.js")  # `js_on_load` of a `gr.HTML` with buttons that open a tab
-CHOICES = theme.asset("choices.js")  # the same with buttons that choose (macros.html: choice)
+TAB_LINKS = asset("tab_links.js")  # `js_on_load` of a `gr.HTML` with buttons that open a tab
+CHOICES = asset("choices.js")  # the same with buttons that choose (macros.html: choice)
 
 
 def two_in_a_row(names: Sequence[str]) -> Iterator[str]:
@@ -154,7 +154,7 @@ def sent_number(event: gr.EventData) -> float:
 def polling_element(seconds: float, value: str = "") -> gr.HTML:
     """An invisible element that polls the server while an answer is awaited. Idle until its value
     comes from `start_polling`."""
-    script = theme.asset("polling.js").replace("INTERVAL", str(round(1000 * seconds)))
+    script = asset("polling.js").replace("INTERVAL", str(round(1000 * seconds)))
     return gr.HTML(value, html_template="", js_on_load=script, elem_classes="ft-pulse")
 
 

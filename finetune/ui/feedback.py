@@ -13,8 +13,7 @@ from starlette.exceptions import HTTPException
 
 from finetune import disk
 from finetune.errors import ConfigError, FinetuneError
-from finetune.ui import theme
-from finetune.ui.html import macro
+from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
 
 _log = logging.getLogger("finetune.ui")
@@ -23,7 +22,7 @@ QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibil
 # Options of a control's event: the last choice counts. By default Gradio drops a choice made while
 # an earlier one is answered. Not for events with data: Gradio would repeat them without it.
 LATEST: dict[str, Any] = {**QUICK, "trigger_mode": "always_last"}
-AS_DRAWN = theme.asset("as_drawn.js")  # `js_on_load` of a `gr.HTML` with controls in it
+AS_DRAWN = asset("as_drawn.js")  # `js_on_load` of a `gr.HTML` with controls in it
 
 
 def refuse_in_one_line(page: gr.Blocks) -> None:

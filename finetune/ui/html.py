@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 
 from finetune.config import NO_COLUMN, hyperparameters
 from finetune.engines.spending import rounded_up
+from finetune.environment import project
 from finetune.findings import shorten
 from finetune.messages import message
 from finetune.metrics.catalog import metric_name, metric_title
@@ -28,6 +29,7 @@ from finetune.text_hashes import without_direction
 from finetune.ui.i18n import gettext, gettext_html, number
 
 FOLDER = Path(__file__).resolve().parent / "templates"
+ASSETS = project.ROOT / "assets"
 _PHASES = {phase.value: phase.text for phase in Phase} | {"": message("Starting the worker")}
 
 
@@ -67,6 +69,11 @@ def environment() -> Environment:
 
 def _shown(value: Any) -> Any:
     return without_direction(value) if isinstance(value, str) else value
+
+
+def asset(name: str) -> str:
+    """The text of a file in `assets/`."""
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def render(template: str, **values: object) -> Markup:

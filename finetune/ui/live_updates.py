@@ -26,9 +26,9 @@ from finetune.runs.events import FirstBatch, Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import charts, elements, feedback, i18n, run_view, theme
+from finetune.ui import charts, elements, feedback, i18n, run_view
 from finetune.ui.charts import ChartView
-from finetune.ui.html import render
+from finetune.ui.html import asset, render
 from finetune.ui.i18n import gettext
 
 FRESH = 0.2  # seconds for which a drawing is shown to everyone without reading the run again
@@ -44,9 +44,9 @@ Parts = dict[str, tuple[str, str]]  # name -> mark of the state it shows, conten
 def view(prefix: str = "") -> gr.HTML:
     """A live view with a prefix to its elements' ids. Its value is the id of the run to watch; if
     empty, the view takes no room."""
-    parts = theme.asset("live.html").format(prefix=prefix)
+    parts = asset("live.html").format(prefix=prefix)
     template = f'<div class="ft-live" data-empty>{parts}</div>'
-    script = theme.asset("live.js") + theme.asset("part_tabs.js") + elements.TAB_LINKS
+    script = asset("live.js") + asset("part_tabs.js") + elements.TAB_LINKS
     return gr.HTML("", html_template=template, js_on_load=script, elem_id=f"{prefix}watched")
 
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -36,9 +37,11 @@ class Panel:
         """Make the panels within this one."""
 
     def outputs(self) -> list[Any]:
-        """Return the components that events may update: all those among the attributes."""
+        """Return the components that events may update: all those among the attributes, and those
+        of panels among these."""
         blocks = [block for name in vars(self) for block in self._blocks(name)]
-        return list(dict.fromkeys(blocks))
+        inner = [value.outputs() for value in vars(self).values() if isinstance(value, Panel)]
+        return list(dict.fromkeys(chain(blocks, *inner)))
 
     def connect(self) -> dict[str, Any]:
         """Wire the handlers once everything is drawn. Returns their events by method."""
@@ -86,10 +89,6 @@ def handler(
         options["trigger_mode"] = "always_last"
 
     def decorate(method: Handler) -> Any:
-        signature = inspect.signature(method)
-        owner, store, *inputs = signature.parameters.values()
-        special = {n: h for n, h in method.__annotations__.items() if str(h).startswith("gr.")}
-
         @functools.wraps(method)
         def handle(self: Any, request: gr.Request, *values: Any) -> Updates:
             try:
@@ -98,12 +97,24 @@ def handler(
                 updates = {getattr(self, errors_in): show_errors(error)}
             return updates or gr.skip()  # Gradio takes no empty dict
 
-        # Gradio reads the signature to find by type what it fills in itself.
-        handle.__annotations__ = {"request": gr.Request, **special}
-        parameters = [owner, store.replace(name="request"), *inputs]
-        names = [each.name for each in inputs if each.name not in special]
-        wiring = _Wiring(events, names, opens, options)
-        vars(handle).update(__signature__=signature.replace(parameters=parameters), wiring=wiring)
+        ask_for_request(handle, method)
+        _, _, *inputs = inspect.signature(method).parameters
+        hints = method.__annotations__
+        names = [name for name in inputs if not str(hints.get(name)).startswith("gr.")]
+        vars(handle)["wiring"] = _Wiring(events, names, opens, options)
         return handle
 
     return decorate
+
+
+def ask_for_request(wrapper: Any, method: Callable[..., Any]) -> None:
+    """Let Gradio give the `wrapper` of a method the request in place of its `store`. Gradio reads
+    types and signature to find what it fills in itself."""
+    signature = inspect.signature(method)
+    parameters = [
+        each.replace(name="request") if each.name == "store" else each
+        for each in signature.parameters.values()
+    ]
+    hints = {name: hint for name, hint in method.__annotations__.items() if name != "store"}
+    wrapper.__annotations__ = {"request": gr.Request, **hints}
+    wrapper.__signature__ = signature.replace(parameters=parameters)

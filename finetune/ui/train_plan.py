@@ -36,8 +36,8 @@ from finetune.search import driver
 from finetune.search.space import DEFAULT, Budget, Space, describe, outside, read_space, searchable
 from finetune.tasks.registry import find_task
 from finetune.training import recipe
-from finetune.ui import elements, feedback, form, theme
-from finetune.ui.html import render, rough_duration
+from finetune.ui import elements, feedback, form
+from finetune.ui.html import asset, render, rough_duration
 from finetune.ui.i18n import gettext
 from finetune.ui.run_view import setting_text
 
@@ -86,7 +86,7 @@ def draw(how: gr.Radio) -> list[Any]:
         f"(how, seeds) => ({{{SEEDS}: seeds === '1' ? '3' : seeds, {GRID}: '1'}})[how] ?? seeds"
     )
     how.change(None, [how, seeds], seeds, js=script, **feedback.QUICK)
-    how.change(None, None, None, js=theme.asset("show_options.js"), **feedback.QUICK)
+    how.change(None, None, None, js=asset("show_options.js"), **feedback.QUICK)
     return [how, seeds, *boxes]
 
 
@@ -222,7 +222,7 @@ def expected(seconds: float | None, budget: Budget, price: float, apart: str = "
     return feedback.note(" ".join(texts)) if texts else Markup()
 
 
-SCRIPT = theme.asset("costs.js")
+SCRIPT = asset("costs.js")
 
 
 def costs(

@@ -13,8 +13,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from finetune.runs import events
 from finetune.runs.summary import RunSummary
-from finetune.ui import charts, theme
+from finetune.ui import charts
 from finetune.ui.charts import Series
+from finetune.ui.html import asset
 from tests.support.browser import new_page
 from tests.support.toys import story
 
@@ -60,9 +61,9 @@ def bare(browser: Browser) -> Page:
     page = new_page(browser, viewport={"width": 600, "height": 800})
     curve = Series("model", "run0", [(0.0, 0.0), (0.0, 0.5), (1.0, 1.0)], latest=False)
     guess = Series("guess", "guess", [(0.0, 0.0), (1.0, 1.0)], latest=False, straight=True)
-    sheet = theme.asset("palette.css") + theme.CSS.read_text(encoding="utf-8")
+    sheet = asset("palette.css") + asset("page.css")
     roc = charts.chart("ROC", [curve, guess], 1, "", "rate", reach=(0.0, 1.0))
-    scripts = (f"<script>{theme.asset(name)}</script>" for name in ("page.js", "charts.js"))
+    scripts = (f"<script>{asset(name)}</script>" for name in ("page.js", "charts.js"))
     many = [Series(f"trial {n}", "accuracy", [(1.0, n / 10)], latest=False) for n in range(10)]
     page.set_content(
         f"<style>{sheet}</style><main><div id='loss'>"

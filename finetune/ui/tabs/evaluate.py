@@ -18,9 +18,9 @@ from finetune.jobs.evaluate import EvaluationJob
 from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.ui import elements, evaluation_view, feedback, form, theme
+from finetune.ui import elements, evaluation_view, feedback, form
 from finetune.ui.elements import button, event_data, sent_number
-from finetune.ui.html import macro, render
+from finetune.ui.html import asset, macro, render
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
@@ -64,7 +64,7 @@ class Evaluation(Panel):
         """Lay out the parts; the last is the Runs tab's own."""
         self.message = elements.notice("evaluation-message")
         with gr.Column(elem_id="part-evaluation") as evaluation:
-            script = theme.asset("part_tabs.js") + _script("threshold.js")
+            script = asset("part_tabs.js") + _script("threshold.js")
             self.body = gr.HTML(elem_id="evaluation-body", js_on_load=script)
         with gr.Column(visible=False, elem_id="part-errors") as errors:
             with gr.Row(equal_height=True):
@@ -245,7 +245,7 @@ class Evaluation(Panel):
 
 
 def _script(name: str) -> str:
-    return theme.asset(name) + feedback.AS_DRAWN
+    return asset(name) + feedback.AS_DRAWN
 
 
 def _labels(summary: RunSummary) -> list[str]:

@@ -17,10 +17,10 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import PredictOptions
 from finetune.tasks.registry import find_task, task_of
-from finetune.ui import choosers, elements, feedback, theme
+from finetune.ui import choosers, elements, feedback
 from finetune.ui.choosers import Models
 from finetune.ui.elements import button
-from finetune.ui.html import macro
+from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 from finetune.ui.tabs.predict_file import FILE, FilePredictions
@@ -65,7 +65,7 @@ class PredictTab(Panel):
                     self.why = gr.Button("Why?", elem_id="ask-why", visible=False, size="sm")
             self.reasons = gr.HTML(elem_id="reasons")
             self.samples = gr.State(())  # the pairs that are offered
-            script = theme.asset("examples.js")
+            script = asset("examples.js")
             self.offered = elements.notice("samples", js_on_load=script)
         with gr.Column(visible=False, elem_id="predict-file") as self.file:
             self.files.draw(self.run, self.options, self.part)

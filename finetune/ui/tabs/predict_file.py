@@ -20,9 +20,9 @@ from finetune.inference.result_files import PREDICTION, SUFFIXES, ShownRow
 from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
-from finetune.ui import choosers, elements, feedback, form, theme, upload_limits
+from finetune.ui import choosers, elements, feedback, form, upload_limits
 from finetune.ui.elements import button, dropdown, event_data, sent_number
-from finetune.ui.html import duration, macro, when
+from finetune.ui.html import asset, duration, macro, when
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
@@ -53,7 +53,7 @@ class PredictedRows(Panel):
             choices = [("all rows", ALL)]
             self.which = elements.dropdown(choices, "Rows", "batch-which", value=ALL)
             self.words = elements.text_box("With the words", "batch-words")
-        script = theme.asset("examples.js") + feedback.AS_DRAWN
+        script = asset("examples.js") + feedback.AS_DRAWN
         self.table = gr.HTML(elem_id="batch-rows", js_on_load=script)
         self.corrected = gr.HTML(elem_id="batch-corrected")
         text = "Train on the corrected rows too"
@@ -235,10 +235,6 @@ class FilePredictions(Panel):
         self.choices = [self.sheet, *self.reading, *self.columns, *options, self.ending]
         self.sentences = self.columns[:2]
         self.connect()
-
-    def outputs(self) -> list[Any]:
-        """Return the components of the rows too."""
-        return [*super().outputs(), *self.rows.outputs()]
 
     @handler()
     def on_open(self, store: RunStore, job_id: str) -> Updates:

@@ -27,11 +27,10 @@ from finetune.ui import (
     live_updates,
     run_view,
     search_view,
-    theme,
 )
 from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.elements import button, event_data, text_box
-from finetune.ui.html import macro
+from finetune.ui.html import asset, macro
 from finetune.ui.panel import Panel, Updates, handler
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
@@ -76,7 +75,7 @@ class RunsTab(Panel):
                 self.delete_ticked = button("Delete", "delete-runs", 110, **for_ticked)
             self.table = gr.HTML(
                 feedback.note("Reading the runs."), elem_id="runs-table",
-                js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
+                js_on_load=asset("run_table.js") + elements.TAB_LINKS,
                 most=run_view.MAX_COMPARED,
             )  # fmt: skip
         with gr.Row(visible=False, elem_id="run-head") as self.head:
@@ -102,7 +101,7 @@ class RunsTab(Panel):
             self.leave = button("Cancel", "resume-leave", 90, **medium)
         self.comparison = gr.HTML(  # or a search
             elem_id="comparison", visible=False,
-            js_on_load=theme.asset("run_table.js") + elements.TAB_LINKS,
+            js_on_load=asset("run_table.js") + elements.TAB_LINKS,
         )  # fmt: skip
         self.check.draw()
         with gr.Column(visible=False, elem_id="one-run") as self.run_column:
@@ -140,10 +139,6 @@ class RunsTab(Panel):
             pressed.click(self.on_action, inputs, self.outputs(), **quick)
         for no, row in ((self.keep, self.deletion), (self.leave, self.payment)):
             no.click(lambda: gr.update(visible=False), None, row, **quick)
-
-    def outputs(self) -> list[Any]:
-        """Return the components of the release check too."""
-        return [*super().outputs(), *self.check.outputs()]
 
     @handler(opens="runs")
     def on_open(self, store: RunStore, view: View, sent: Sent, words: str, address: str) -> Updates:

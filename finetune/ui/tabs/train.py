@@ -36,13 +36,12 @@ from finetune.ui import (
     feedback,
     form,
     live_updates,
-    theme,
     train_plan,
     upload_limits,
 )
 from finetune.ui.choosers import CheckpointList, HubSearch, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm
-from finetune.ui.html import macro
+from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
@@ -50,7 +49,7 @@ _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
 _HIDDEN = ["ft-unseen"]  # hides a row and keeps its controls' values
 _SHOWN = gr.update(elem_classes=[])
-_OPEN_SEARCH = theme.asset("open_search.js")
+_OPEN_SEARCH = asset("open_search.js")
 _ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
 
 
@@ -156,10 +155,6 @@ class TrainTab(Panel):
         controls: list[Any] = [self.form[name] for name in sorted(names & {*self.form})]
         estimated += [control.change for control in controls]
         gr.on([*estimated, *self.engine.changes, self.live.submit], **self.costing)
-
-    def outputs(self) -> list[Any]:
-        """Return the components of the engine's form too."""
-        return [*super().outputs(), *self.engine.outputs()]
 
     @handler("start.click")
     def on_start(
@@ -425,7 +420,7 @@ class TrainTab(Panel):
         and the choices of pairs and checkpoint to both choices and Data's chooser."""
         blank = RunConfig()
         defaults = [(blank.dataset, blank.checkpoint), catalog.COURSE_CHOICE]
-        script = theme.asset("choose_default.js").replace("DEFAULTS", json.dumps(defaults))
+        script = asset("choose_default.js").replace("DEFAULTS", json.dumps(defaults))
         return script.replace("ANSWERS", _ANSWERS)
 
 
