@@ -28,11 +28,6 @@ COMMANDS = {
     "models": "list checkpoints to begin from and those on this disk, or remove one",
     "deploy": "make or update a Hugging Face Space with this project",
 }
-_MODULES = {  # of `cli`; others are named as their command
-    **dict.fromkeys(("check", "probe", "models"), "prepare"),
-    **dict.fromkeys(("evaluate", "sure", "rank", "gate", "monitor"), "judge"),
-    **dict.fromkeys(("predict", "export", "deploy"), "use"),
-}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     args, _ = parser.parse_known_args(words or ["--help"])
     caches.ensure_cache_folder()
     try:
-        module = import_module(f"finetune.cli.{_MODULES.get(args.command, args.command)}")
+        name = args.command if args.command in ("train", "search") else "commands"
+        module = import_module(f"finetune.cli.{name}")
         status: int = getattr(module, args.command)(words[1:])
     except (FinetuneError, OSError) as error:
         told = (disk.explained(error) if isinstance(error, OSError) else None) or error

@@ -7,7 +7,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from finetune import arguments, disk
 from finetune.config import READING_FIELDS
@@ -18,19 +17,21 @@ from finetune.engines.registry import ENGINES, billed_options, find_engine, make
 from finetune.errors import JobError
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.runs.run import Run
+from finetune.runs.store import default_root
 from finetune.uploads import ENDINGS, SPLITS, Uploads
-
-if TYPE_CHECKING:
-    pass
 
 _PRICE = "price"  # is asked for, and no flag
 
 
-def parser_of(command: Callable[..., int]) -> argparse.ArgumentParser:
-    """Make the parser of a command, which is named as its function and described by its
-    docstring."""
+def parser_of(command: Callable[..., int], of_a_run: bool = False) -> argparse.ArgumentParser:
+    """Make the parser of a command, which is named as its function and described by its docstring;
+    with `--run` and `--runs` if it is one of a run."""
     name = f"python -m finetune {command.__name__}"
-    return argparse.ArgumentParser(name, description=inspect.getdoc(command))
+    parser = argparse.ArgumentParser(name, description=inspect.getdoc(command))
+    if of_a_run:
+        parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
+        parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+    return parser
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:

@@ -46,9 +46,9 @@ class Api:
             self.list_runs, self.run_status, self.rank_runs, self.check_release, self.start_run,
             self.stop_run, self.resume_run, self.batch_status, self.cancel_batch, self.publish,
         ):  # fmt: skip
-            endpoint(self._answering(action), concurrency_limit=None)
-        endpoint(self._answering(self.predict), queue=False)
-        endpoint(self._answering(self.explain), concurrency_limit=2)  # as many as on the page
+            endpoint(self.answering(action), concurrency_limit=None)
+        endpoint(self.answering(self.predict), queue=False)
+        endpoint(self.answering(self.explain), concurrency_limit=2)  # as many as on the page
         # Gradio takes a file only by a component, so these are drawn hidden. A parameter is
         # optional if its component has a value, whatever the default of `predict_batch`.
         with gr.Column(visible=False):
@@ -56,10 +56,10 @@ class Api:
             inputs += [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
             inputs += [gr.Checkbox(label=flag.name) for flag in fields(PredictOptions)]
             answer, button = gr.JSON(label="batch"), gr.Button()
-        ask = self._answering(self.predict_batch)
+        ask = self.answering(self.predict_batch)
         button.click(ask, inputs, answer, concurrency_limit=None)
 
-    def _answering(self, action: Callable[..., Any]) -> Callable[..., Any]:
+    def answering(self, action: Callable[..., Any]) -> Callable[..., Any]:
         """Give an action the store as its visitor sees it; errors become the answer."""
 
         @functools.wraps(action)

@@ -34,9 +34,7 @@ class Series:
     """One line of a chart."""
 
     name: str  # in the legend and beside its values
-    style: (
-        str  # the class of its colour and marker in the style sheet: `loss`, `headline`, `second`
-    )
+    style: str  # its class in the style sheet: `loss`, `headline`, `second`
     points: list[Point] = field(default_factory=list)  # (x, y), in order of x
     markers: bool = False  # draw each point; for a few measurements, not for a curve
     baselines: tuple[tuple[str, float], ...] = ()  # (name, level), drawn dashed for comparison
@@ -342,51 +340,30 @@ def line_style(task: Task, metric: str, other: str) -> str:
     return dict(zip(names, ("headline", "second"), strict=False)).get(metric, other)
 
 
-@dataclass(frozen=True)
-class _Small:
-    """A small chart: one measurement of the steps."""
-
-    title: str
-    of: Callable[[Stepped], float | None]  # None if it was not measured
-    noisy: bool = False  # smoothed, and on a logarithmic axis on request
-    reach: tuple[float, ...] = ()  # as of `chart`
-
-
 def small_charts(summary: RunSummary, view: ChartView = DEFAULT) -> dict[str, Markup]:
     """Learning rate, gradient norm, speed, and use of the device; empty if not measured."""
     on_cpu = summary.started is not None and summary.started.device.startswith("CPU")
-    charts = (
-        _Small(gettext("Learning rate"), lambda step: step.learning_rate),
-        _Small(gettext("Gradient norm"), lambda step: step.grad_norm, noisy=True),
-        _Small(gettext("Samples/s"), lambda step: step.samples_per_second, True, (0.0,)),
-        _Small(
-            gettext("CPU, % in use") if on_cpu else gettext("GPU, % in use"),
-            lambda step: None if step.busy is None else 100 * step.busy,
-            reach=(0.0, 100.0),
-        ),
-        _Small(
-            gettext("Memory, GB"),
-            lambda step: None if step.memory is None else step.memory / 1e9,
-            reach=(0.0,),
-        ),
+    use = gettext("CPU, % in use") if on_cpu else gettext("GPU, % in use")
+    # Title; unit of a measurement, and its name in `Stepped`; values that the axis covers.
+    charts: tuple[tuple[str, float, str, tuple[float, ...]], ...] = (
+        (gettext("Learning rate"), 1, "learning_rate", ()),
+        (gettext("Gradient norm"), 1, "grad_norm", ()),
+        (gettext("Samples/s"), 1, "samples_per_second", (0.0,)),
+        (use, 0.01, "busy", (0.0, 100.0)),
+        (gettext("Memory, GB"), 1e9, "memory", (0.0,)),
     )
     axis, steps = _axis(summary, view), thinned(summary.train, _POINTS)
     drawn = dict.fromkeys(SMALL, Markup())
-    for name, small in zip(SMALL, charts, strict=True):
-        points = [(axis.of(step), value) for step in steps if (value := small.of(step)) is not None]
-        line, log = Series(small.title, "run0", points), small.noisy and view.log
+    for name, (title, unit, measured, reach) in zip(SMALL, charts, strict=True):
+        values = [(axis.of(step), getattr(step, measured)) for step in steps]
+        points = [(x, value / unit) for x, value in values if value is not None]
+        line, noisy = Series(title, "run0", points), name in ("gradient-norm", "speed")
         if points:
             drawn[name] = chart(
-                small.title,
-                _with_smoothed(line, view) if small.noisy else [line],
-                axis.last,
-                "",
-                axis.name,
-                reach=() if log else small.reach,
-                log=log,
-                epoch=axis.epoch,
-                legend=False,
-            )
+                title, _with_smoothed(line, view) if noisy else [line], axis.last, "", axis.name,
+                reach=() if noisy and view.log else reach, log=noisy and view.log,
+                epoch=axis.epoch, legend=False,
+            )  # fmt: skip
     return drawn
 
 

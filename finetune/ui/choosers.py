@@ -185,23 +185,22 @@ class HubSearch(Panel):
         return {**dict.fromkeys(self.choosers, name), **self._blank, **emptied}
 
 
-def empty() -> Markup:
-    """Hint in place of a model's controls while there is no model."""
-    return macro("model_chooser.html", "empty")()
-
-
 def no_model(elem_id: str) -> gr.HTML:
     """Hint in place of a model's controls while there is no model."""
-    return gr.HTML(empty(), elem_id=elem_id, js_on_load=elements.TAB_LINKS, visible=False)
+    return gr.HTML(_hint(), elem_id=elem_id, js_on_load=elements.TAB_LINKS, visible=False)
+
+
+def _hint() -> Markup:
+    return macro("model_chooser.html", "empty")()
 
 
 def choices(
     store: RunStore, current: str | None, asked: str | None = None, ended: bool = False
-) -> tuple[dict[str, Any], str | None]:
-    """Return the update of a dropdown of the runs with a model, and the run it selects: the one
-    `asked` for by an address, else `current`, else the newest. An unchanged selection is not sent,
-    since the person may choose another meanwhile. With `ended`, a run that still trains is offered
-    but not selected by default.
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the updates of a dropdown of the runs with a model and of `no_model`, and the run that
+    is selected: the one `asked` for by an address, else `current`, else the newest. An unchanged
+    selection is not sent, since the person may choose another meanwhile. With `ended`, a run that
+    still trains is offered but not selected by default.
 
     Raises:
         NoSuchRun: if `asked` is no run.
@@ -221,7 +220,8 @@ def choices(
     ids = [run_id for _, run_id in options]
     value = wanted if wanted in ids else next(iter(settled if ended else ids), None)
     changed = {} if value == current else {"value": value}
-    return gr.update(choices=options, visible=bool(ids), **changed), value
+    chooser = gr.update(choices=options, visible=bool(ids), **changed)
+    return [chooser, gr.update(value=_hint(), visible=not ids)], value
 
 
 def newest(store: RunStore) -> str | None:

@@ -30,9 +30,7 @@ def refuse_in_one_line(page: gr.Blocks) -> None:
     value, as often as it likes."""
     take = page.preprocess_data
 
-    async def preprocess_data(
-        block_fn: Any, inputs: list[Any], *values: Any, **options: Any
-    ) -> Any:
+    async def preprocess(block_fn: Any, inputs: list[Any], *values: Any, **options: Any) -> Any:
         try:
             if block_fn.fn is None:
                 raise ValueError("the browser alone does that")
@@ -46,14 +44,12 @@ def refuse_in_one_line(page: gr.Blocks) -> None:
         except Exception as error:
             fact = " ".join(str(error).split())[:200]
             _log.warning("refused input to %s: %s: %s", block_fn.name, type(error).__name__, fact)
-            text = (
-                error.message
-                if isinstance(error, gr.Error)
-                else gettext("This input cannot be read.")
-            )
+            text = gettext("This input cannot be read.")
+            if isinstance(error, gr.Error):
+                text = error.message
             raise gr.Error(text, print_exception=False) from error
 
-    page.preprocess_data = preprocess_data  # type: ignore[method-assign]
+    page.preprocess_data = preprocess  # type: ignore[method-assign]
     page.default_config.fns = _Functions(page.default_config.fns)
 
 

@@ -13,7 +13,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from finetune.runs.store import RunStore
-from finetune.ui import auth
+from finetune.ui import auth, elements
 from finetune.ui.feedback import QUICK, show_errors
 
 Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others stay as they are
@@ -77,7 +77,7 @@ def handler(
     The method gets the visitor's own store, then the values of the components that its parameters
     are named after (`*name` for a list of them), and whatever Gradio fills in by type
     (`gr.EventData`, `gr.OAuthToken`). It returns updates by component. An error is shown in the
-    panel's component `errors_in`; everything else stays as it is.
+    panel's component `errors_in`, and ends the polling; everything else stays as it is.
 
     Args:
         latest: answer the last of several events that come at once, as `feedback.LATEST` does.
@@ -95,6 +95,9 @@ def handler(
                 updates = method(self, auth.visitor_store(self.store, request), *values)
             except Exception as error:
                 updates = {getattr(self, errors_in): show_errors(error)}
+                if events == ("poller.submit",):  # a failure ends the wait
+                    (tick,) = (value for value in values if isinstance(value, gr.EventData))
+                    updates[self.poller] = elements.stop_polling(tick)
             return updates or gr.skip()  # Gradio takes no empty dict
 
         ask_for_request(handle, method)

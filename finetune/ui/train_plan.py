@@ -6,7 +6,6 @@ import contextlib
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -200,13 +199,11 @@ def expected(seconds: float | None, budget: Budget, price: float, apart: str = "
     """
     texts, limit = [], 60 * budget.minutes
     if limit and (seconds is None or seconds >= limit):
-        text = gettext("No trial begins after {time} of training.", time=rough_duration(limit))
-        texts.append(text)
+        time = rough_duration(limit)
+        texts.append(gettext("No trial begins after {time} of training.", time=time))
     elif seconds is not None:
-        text = gettext(
-            "All trials: about {time} of training, less if some end early.",
-            time=rough_duration(seconds),
-        )
+        time = rough_duration(seconds)
+        text = gettext("All trials: about {time} of training, less if some end early.", time=time)
         texts.append(text)
     elif budget.trials:
         texts.append(gettext("How long it takes is known after a run like it."))
@@ -284,7 +281,7 @@ def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Mar
         from finetune.data import dataset_cache
 
         origin = next(split.origin for split in report.splits if split.name == "train")
-        with suppress(DataError):
+        with contextlib.suppress(DataError):
             rows = dataset_cache.preview_rows(store.root / "data" / report.corpus, origin)[:3]
     elif report is not None and report.splits:  # known beforehand
         with (catalog.BUNDLED_PAIRS / "train.csv").open(encoding="utf-8", newline="") as file:

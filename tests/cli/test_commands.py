@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from finetune.__main__ import main
-from finetune.cli import judge
+from finetune.cli import commands
 from finetune.runs.store import RunStore
 from tests.support import monitored, toys
 
@@ -101,7 +101,7 @@ def test_a_bug_is_no_answer_of_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit status 1 is one of `gate` and `monitor`."""
-    monkeypatch.setattr(judge, "monitor", Mock(side_effect=KeyError("a bug")))
+    monkeypatch.setattr(commands, "monitor", Mock(side_effect=KeyError("a bug")))
     assert main(["monitor"]) == 2
     assert "KeyError: 'a bug'" in capsys.readouterr().err
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import finetune
-from finetune.cli.prepare import check
+from finetune.cli.commands import check
 from finetune.config import RunConfig
 from finetune.data import check_report, checks, splits
 from finetune.errors import DataError

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import finetune
-from finetune.cli.use import export
+from finetune.cli.commands import export
 from finetune.environment import devices
 from finetune.errors import DataError, ModelError, StoreError
 from finetune.evaluation import abstention, quantization, report, saved_predictions

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 
 import finetune
-from finetune.cli.prepare import models as command
+from finetune.cli.commands import models as command
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
 from finetune.data import checkpoint_files, splits
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths

@@ -135,7 +135,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     assert {row.id for row in rows} == ids
     drawn = table([*rows], "created", True)
     assert all(id_ in drawn for id_ in ids)
-    update, _ = choosers.choices(store, None)
+    (update, _hint), _ = choosers.choices(store, None)
     assert {value for _, value in update["choices"]} == ids
     assert cost.estimate_cost(store, RunConfig()).steps
     assert decision_rule.read_rule(damaged.best) == DecisionRule()

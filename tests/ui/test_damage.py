@@ -139,9 +139,9 @@ class Uses:
         yield "publish's tick", lambda: publish.on_tick(NOBODY, run.id, tick)
         yield "predict", lambda: self.predict.on_open(NOBODY, None, f"run={run.id}")
         yield "predict's run", lambda: self.predict.on_run(NOBODY, run.id, None)
-        for endpoint in (self.api.run_status, self.api.stop_run):
+        for endpoint in map(self.api.answering, (self.api.run_status, self.api.stop_run)):
             yield endpoint.__name__, partial(endpoint, NOBODY, run.id)
-        yield "list_runs", lambda: self.api.list_runs(NOBODY)
+        yield "list_runs", lambda: self.api.answering(self.api.list_runs)(NOBODY)
         if heavy:
             pair = ("the cat", "a dog", True, True, True)
             yield "ask", lambda: self.predict.on_ask(NOBODY, run.id, *pair)

@@ -52,7 +52,7 @@ def places(store: RunStore, run: Run, other: Run) -> dict[str, str]:
         "evaluation": str(evaluation_view.view(study, summary, rule, JobState("none"))),
         "table": str(run_view.table([run_table.run_row(store, run)], "f1", True)),
         "compare": str(compare_view.comparison(store, [run.id, other.id])),
-        "chooser": str(choosers.choices(store, run.id)[0]["choices"]),
+        "chooser": str(choosers.choices(store, run.id)[0][0]["choices"]),
         "news": str(webhook.message("example.org", run, summary)["text"]),
         "card": model_card.card_text(run, summary, "ada/texts"),
     }

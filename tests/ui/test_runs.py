@@ -325,9 +325,9 @@ def test_two_runs_are_judged_by_their_validation_pairs(
         said = str(check.on_start(NOBODY, poor.id, good.id, lost, gain, None)[check.message])
         assert "Give a " in said
     api: Any = Api(store, SimpleNamespace())  # type: ignore[arg-type]
-    ranked = api.rank_runs(NOBODY, poor.id)
+    ranked = api.rank_runs(store, poor.id)
     assert [run["id"] for run in ranked["runs"]] == [good.id, poor.id]
-    judged = api.check_release(NOBODY, poor.id, good.id)
+    judged = api.check_release(store, poor.id, good.id)
     assert (judged["verdict"], judged["gained"]) == ("failed", 0)
     with pytest.raises(gr.Error, match="max_lost is -1"):
-        api.check_release(NOBODY, poor.id, good.id, -1)
+        api.answering(api.check_release)(NOBODY, poor.id, good.id, -1)

@@ -108,10 +108,10 @@ class PredictTab(Panel):
     def on_open(self, store: RunStore, run: str | None, address: str) -> Updates:
         """Offer the models, by default the newest, and fill in the pair of an address."""
         asked = elements.asked(address)
-        update, chosen = choosers.choices(store, run, asked.get("run"))
-        empty = gr.update(value=choosers.empty(), visible=not update["visible"])
+        offered, chosen = choosers.choices(store, run, asked.get("run"))
         pair = (asked["sentence1"], asked.get("sentence2", "")) if "sentence1" in asked else ()
-        updates: Updates = {self.run: update, self.empty: empty, self.linked: pair}
+        updates: Updates = dict(zip((self.run, self.empty), offered, strict=True))
+        updates[self.linked] = pair
         if chosen != run:
             updates[self.address] = elements.query(run=chosen or "")
         if pair:

@@ -319,14 +319,10 @@ class FilePredictions(Panel):
         text = gettext("Cancelling: what is judged by then is kept.")
         return {self.message: feedback.note(text)}
 
-    @handler("poller.submit")
+    @handler("poller.submit", errors_in="view")
     def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
         """Show the job's progress, then its result."""
-        try:
-            return self._shown(store, predict.PredictionJob.find(store, job_id), event)
-        except FinetuneError as error:
-            stop = {self.poller: elements.stop_polling(event)}
-            return {self.view: feedback.show_errors(error), **stop}
+        return self._shown(store, predict.PredictionJob.find(store, job_id), event)
 
     def _shown(
         self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None

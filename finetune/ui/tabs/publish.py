@@ -127,10 +127,9 @@ class PublishTab(Panel):
     def on_open(self, store: RunStore, run: str | None, address: str) -> Updates:
         """Offer the models, by default the newest, and show the progress of its push."""
         asked = elements.asked(address).get("run")
-        update, chosen = choosers.choices(store, run, asked, ended=True)
-        empty = gr.update(value=choosers.empty(), visible=not update["visible"])
+        offered, chosen = choosers.choices(store, run, asked, ended=True)
         shown = self._state if chosen == run else self._chosen
-        return {self.run: update, self.empty: empty, **shown(store, chosen)}
+        return dict(zip((self.run, self.empty), offered, strict=True)) | shown(store, chosen)
 
     # Not on changes by the server: the answer would overwrite what is typed meanwhile.
     @handler("run.input", errors_in="card", latest=True)

@@ -246,17 +246,16 @@ class TrainTab(Panel):
                 text = macro("feedback.html", "planned_folds")(count, config.folds)
         shown = {} if others[0] == train_plan.SEARCH else {self.planned: text}
         root, files = store.root.resolve(), {}
+        alone = store.visitor.policy.owner_asks  # folders are told on one's own machine only
         name = checked.source if checked else config.dataset
         with contextlib.suppress(DataError):  # an upload that is gone: Train says so
             if is_upload(config.dataset):
                 files = store.uploads.file_names(config.dataset)
                 name = ", ".join(files.values())
-            if (
-                files and store.visitor.policy.owner_asks
-            ):  # with their folder only on one's own machine
+            if files and alone:
                 paths = store.uploads.files(config.dataset)
                 files = {split: str(path.resolve()) for split, path in paths.items()}
-        folder = str(root) if store.visitor.policy.owner_asks and root != _DEFAULT_RUNS else ""
+        folder = str(root) if alone and root != _DEFAULT_RUNS else ""
         costs = train_plan.costs(estimates[0], config, count, total, files, folder, name)
         pairs = train_plan.pairs_card(checked, store, name)
         shown |= {self.costs: costs, self.pairs: pairs}
