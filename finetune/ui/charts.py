@@ -87,11 +87,16 @@ def chart(
     def path(line: Series) -> str:  # SVG's `d`
         return "M" + "L".join(f"{left(x):.2f} {top(y):.2f}" for x, y in line.points)
 
-    latest = ", ".join(f"{line.name} {fixed(line.points[-1][1])}" for line in drawn if line.latest)
+    told = [f"{line.name} {fixed(line.points[-1][1])}" for line in drawn if line.latest]
+    told += [
+        gettext("{name} of {baseline} {value:.4f}", name=line.name, baseline=name, value=level)
+        for line in lines[:1]
+        for name, level in line.baselines
+    ]
     return render(
         "chart.html",
         title=title,
-        spoken=f"{title}: {latest}" if latest else title,
+        spoken=f"{title}: {', '.join(told)}" if told else title,
         lines=lines,
         drawn=drawn,
         levels=_levels(lines, top),
