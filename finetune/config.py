@@ -9,9 +9,9 @@ import re
 import reprlib
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from pydantic import (
     BaseModel,
@@ -75,29 +75,29 @@ class Range:
 Choices = tuple[Any, ...]  # values from which a search draws
 
 
-def _field(
-    group: str,
-    default: Any,
-    *bounds: float,
-    usual_range: tuple[float, ...] = (),
-    label: str = "",
-    search: Range | Choices = (),
-    several: bool = False,
-    words: Mapping[Any, str] | None = None,
-) -> Any:
-    """Declare a field of `RunConfig`.
+@dataclass(frozen=True)
+class Hyperparameter:
+    """A field of `RunConfig`: its label, help and allowed values."""
 
-    Args:
-        bounds: the lowest and the highest value of a number.
-        usual_range: the range of nearly all runs.
-        label: shown in the form instead of the field's name.
-        search: what a search draws from; empty if it leaves the field alone.
-        several: True for a text of several values, with blanks between them.
-        words: values that are no amounts -> what they mean; in a form the first is an empty box.
-    """
+    help: str
+    kind: type  # bool, int, float or str
+    choices: tuple[str, ...]  # the values allowed, for a text
+    group: str  # the part of the form it belongs to
+    low: float | None  # for a number, like `high`; both are allowed
+    high: float | None
+    label: str  # in the form; by default the field's name
+    usual_range: tuple[float, ...] = ()  # of nearly all runs: others are reported, not refused
+    search: Range | Choices = ()  # what a search draws from; empty if it leaves the field alone
+    several: bool = False  # a text of several values, with blanks between them
+    # Values that are no amounts -> what they mean; in a form the first is an empty box.
+    words: Mapping[Any, str] = field(default_factory=dict)
+
+
+def _field(group: str, default: Any, *bounds: float, **details: Any) -> Any:
+    """Declare a field of `RunConfig`. `details` are of its `Hyperparameter`; `bounds` are the
+    lowest and the highest value of a number."""
     low, high = bounds or (None, None)
-    details: Any = {"group": group, "low": low, "high": high, "label": label, "search": search}
-    details |= {"usual_range": usual_range, "several": several, "words": words or {}}
+    details |= {"group": group, "low": low, "high": high}
     return Field(default, ge=low, le=high, json_schema_extra=details)
 
 
@@ -533,34 +533,15 @@ def _problem(error: Any) -> str:
     return _("must be {what}, got {value}", what=_NOUNS[hyperparameters()[name].kind], value=got)
 
 
-@dataclass(frozen=True)
-class Hyperparameter:
-    """A hyperparameter: its label, help and allowed values."""
-
-    label: str
-    help: str
-    kind: type  # bool, int, float or str
-    choices: tuple[str, ...]  # the values allowed, for a text
-    group: str  # the part of the form it belongs to
-    low: float | None  # for a number, like `high`; both are allowed
-    high: float | None
-    usual_range: tuple[float, ...]  # values outside are reported, not refused
-    search: Range | Choices  # what a search draws from; empty if it leaves the field alone
-    several: bool  # a text of several values, with blanks between them
-    words: Mapping[Any, str]  # values that are no amounts -> what they mean
-
-
 @cache
 def hyperparameters() -> dict[str, Hyperparameter]:
     """Every hyperparameter by its name, in the order of declaration."""
     described = {}
-    for name, field in RunConfig.model_fields.items():
-        choices = get_args(field.annotation)
-        kind: Any = str if choices else field.annotation
-        extra: Any = field.json_schema_extra
-        details = dict(extra)
-        label = details.pop("label") or name.replace("_", " ").capitalize()
-        described[name] = Hyperparameter(label, str(field.description), kind, choices, **details)
+    for name, declared in RunConfig.model_fields.items():
+        choices, details = get_args(declared.annotation), declared.json_schema_extra
+        own: Any = {"label": name.replace("_", " ").capitalize(), **cast(dict[str, Any], details)}
+        kind: Any = str if choices else declared.annotation
+        described[name] = Hyperparameter(str(declared.description), kind, choices, **own)
     return described
 
 

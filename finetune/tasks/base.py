@@ -224,12 +224,8 @@ class Task(Protocol):
     def findings(
         self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
     ) -> Iterator[Finding]:
-        """Report what a person should know of a label column.
-
-        Args:
-            train: the targets of the rows to train on.
-            constant: the scores of `constant_scores`; empty if training is not possible.
-        """
+        """Report what a person should know of a label column. `train`: the targets of the rows to
+        train on; `constant`: `constant_scores`, empty if training is not possible."""
 
     def target(self, labels: LabelledRows) -> Target:
         """Return the target; DataError if the rows cannot be trained on."""
@@ -286,12 +282,8 @@ class Task(Protocol):
     def by_similarity(
         self, tuned_on: NDArray[Any], truth: NDArray[Any], similarity: NDArray[Any], target: Target
     ) -> NDArray[Any]:
-        """Answer by the similarity of two sentences.
-
-        Args:
-            tuned_on, truth: the similarities of training pairs, shape (pairs,), and their targets.
-            similarity: of the pairs to answer, shape (pairs,).
-        """
+        """Answer pairs by the similarity of their sentences, shape (pairs,). `tuned_on`, `truth`:
+        the similarities of training pairs, shape (pairs,), and their targets."""
         raise TypeError("the similarity of two sentences answers nothing")
 
     # Answering and scoring
@@ -340,13 +332,9 @@ class Task(Protocol):
         """Raise ValueError unless saved targets are of this target."""
 
     def answers(
-        self,
-        logits: Logits,
-        target: Target,
-        rule: DecisionRule = NO_RULE,
-        options: PredictOptions | None = None,
-        swapped: Logits | None = None,
-    ) -> Answers:
+        self, logits: Logits, target: Target, rule: DecisionRule = NO_RULE,
+        options: PredictOptions | None = None, swapped: Logits | None = None,
+    ) -> Answers:  # fmt: skip
         """Turn logits into answers.
 
         Args:
@@ -375,13 +363,8 @@ class Task(Protocol):
     def margins(
         self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
     ) -> NDArray[np.float32] | None:
-        """Return how far each answer is from changing, from 0 to 1, shape (pairs,).
-
-        None if the task has no such measure.
-
-        Args:
-            answers: the result of the method `answers` for the same rule and options.
-        """
+        """Return how far each of the `answers` by this rule and options is from changing, from 0 to
+        1, shape (pairs,); None if the task has no such measure."""
         return None
 
     def plain_answers(self, logits: Logits) -> Targets:
@@ -398,12 +381,9 @@ class Task(Protocol):
         return ScoreModules(names, classes, target.positive, self.plain_answers, self.outputs)
 
     def loss(
-        self,
-        outputs: Any,
-        labels: torch.Tensor,
-        class_weights: torch.Tensor | None = None,
+        self, outputs: Any, labels: torch.Tensor, class_weights: torch.Tensor | None = None,
         smoothing: float = 0.0,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor:  # fmt: skip
         """Return the loss that is trained on: the model's own unless it is changed."""
         if class_weights is None and not smoothing:
             return outputs.loss  # type: ignore[no-any-return]
