@@ -22,8 +22,15 @@ from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks import labels as columns
-from finetune.tasks.labels import LabelColumn, LabelledRows, Reading, TargetEncoder
+from finetune.tasks.labels import (
+    IMPOSSIBLE,
+    LabelColumn,
+    LabelledRows,
+    Reading,
+    TargetEncoder,
+    no_rows,
+    unknown_changes,
+)
 from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
@@ -163,6 +170,7 @@ class Task(Protocol):
 
     def recognises(self, cells: Sequence[Any]) -> bool:
         """Return True if a sample of a label column's cells is plainly of this task."""
+        return False
 
     def encoder(self, column: str, names: Sequence[str] = ()) -> TargetEncoder:
         """Return an encoder for a column; `names` are the classes that the source names."""
@@ -214,8 +222,8 @@ class Task(Protocol):
 
     def blocks(self, labels: LabelledRows) -> list[Finding]:
         """Return the reason why training is impossible, if there is one."""
-        none = columns.unknown_changes(labels) or columns.no_rows(labels, "train")
-        return none or self.unlearnable(labels) or columns.no_rows(labels, "validation")
+        none = unknown_changes(labels) or no_rows(labels, "train")
+        return none or self.unlearnable(labels) or no_rows(labels, "validation")
 
     def problems(self, labels: LabelledRows) -> list[Finding]:
         """Return the reasons why rows cannot be trained on, or the questions to answer first."""
@@ -231,8 +239,7 @@ class Task(Protocol):
         """Return the target; DataError if the rows cannot be trained on."""
         for problem in self.problems(labels)[:1]:
             see = _("The Data tab shows what was read.")
-            is_final = problem.action == columns.IMPOSSIBLE
-            raise DataError(problem.title, see if is_final else problem.action)
+            raise DataError(problem.title, see if problem.action == IMPOSSIBLE else problem.action)
         return self.make_target(labels)
 
     def make_target(self, labels: LabelledRows) -> Target:

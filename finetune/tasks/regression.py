@@ -272,9 +272,6 @@ class CutScores(_ReadsScores, SingleLabel):
     name = CUT_SCORES
     title = message("Two classes of scores")
 
-    def recognises(self, cells: Sequence[Any]) -> bool:
-        return False  # it is chosen
-
     def read(self, column: LabelColumn) -> Any:
         if not column.config.score_cut:
             raise DataError("The scores are not cut.", "Set score_cut to a number.")

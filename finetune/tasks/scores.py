@@ -249,7 +249,7 @@ def findings(labels: LabelledRows, impossible: bool) -> Iterator[Finding]:
 
 
 def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
-    """Ask whether whole numbers that are read as classes are"""
+    """Ask whether whole numbers that are read as classes are scores."""
     names = labels.reading.names
     if labels.column.named or not may_be_scores(names, labels.column.name):
         return
@@ -318,11 +318,10 @@ def _offered_cut(labels: LabelledRows) -> Finding:
     return Finding("cut", "notes", title, 0, action, remedies=remedies)
 
 
-def _rows_where(labels: LabelledRows, low: float, high: float, split: str) -> Integers:
-    """The rows of a split, by their place in the source's split, with scores beyond these."""
-    values = labels.of(split)
-    rows = labels.rows[split][1]
-    return rows[(values < low) | (values > high)]
+def _beyond(labels: LabelledRows, split: str, low: float, high: float) -> tuple[str, Integers]:
+    """The rows of a split with scores beyond these, by their place in the source's split."""
+    values, (source_split, rows) = labels.of(split), labels.rows[split]
+    return source_split, rows[(values < low) | (values > high)]
 
 
 def _outliers(labels: LabelledRows) -> Finding:
@@ -338,7 +337,7 @@ def _outliers(labels: LabelledRows) -> Finding:
         "They are kept, and a single one can outweigh hundreds in the loss. Mend them in the file "
         "if they are typing errors."
     )
-    rows = [(labels.rows[split][0], _rows_where(labels, low, high, split)) for split in labels.rows]
+    rows = [_beyond(labels, split, low, high) for split in labels.rows]
     return about_rows("outliers", "warns", title, action, rows)
 
 
@@ -357,7 +356,7 @@ def _differing_splits(labels: LabelledRows) -> Iterator[Finding]:
             high=spell(high),
         )
         action = _("They are kept; a model seldom answers beyond what it has seen.")
-        rows = [(labels.rows[split][0], _rows_where(labels, low, high, split))]
+        rows = [_beyond(labels, split, low, high)]
         yield about_rows("range", "warns", title, action, rows)
         test = ks_2samp(train, labels.of(split))
         if test.statistic > _DIFFERS and test.pvalue < _CHANCE:

@@ -59,9 +59,6 @@ class SingleLabel(Task):
     has_right = True
     left_out = message("the label is no class")
 
-    def recognises(self, cells: Sequence[Any]) -> bool:
-        return True
-
     def encoder(self, column: str, names: Sequence[str] = ()) -> LabelEncoder:
         return LabelEncoder(column, names)
 
