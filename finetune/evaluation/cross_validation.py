@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from finetune.runs.run import Run
 from finetune.tasks.base import Target
 from finetune.text_hashes import Integers
 
+_FILE = "folds.json"
 _BEFORE = 0  # the step under which the answers are kept
 _ANEW = _("Start the cross-validation anew.")
 
@@ -45,7 +45,7 @@ class Fold:
 
 def read_folds(run: Run) -> list[Fold]:
     """Return the folds of a run on all rows; empty for other runs, and until they have ended."""
-    return disk.read_as(list[Fold], _path(run)) or []
+    return disk.read_as(list[Fold], run.predictions / _FILE) or []
 
 
 def baselines_over(folds: Sequence[Fold]) -> dict[str, dict[str, float]]:
@@ -96,7 +96,7 @@ def gather(run: Run, others: Iterable[Run]) -> None:
         folds.append(Fold(number, len(logits.labels), best.step, best.metrics, summary.baselines))
     _write(run, parts)
     text = TypeAdapter(list[Fold]).dump_json(folds, indent=2).decode()
-    disk.write_atomically(_path(run), text + "\n")
+    disk.write_atomically(run.predictions / _FILE, text + "\n")
 
 
 def _write(run: Run, parts: Sequence[tuple[Run, SavedLogits]]) -> None:
@@ -157,7 +157,3 @@ def keep_orders(run: Run, step: int) -> None:
             "The model on all rows has seen these rows, so its own answers would tell nothing.",
         )
     saved_predictions.save_swapped_logits(run, dataclasses.replace(orders, step=step))
-
-
-def _path(run: Run) -> Path:
-    return run.predictions / "folds.json"

@@ -36,6 +36,9 @@ class Candidate(NamedTuple):
     step: int
     score: float  # by which it is picked; more is better
 
+    def read(self, target: Target) -> SavedLogits:
+        return saved_predictions.read_logits(Run(self.folder), self.step, target)
+
 
 @dataclass(frozen=True)
 class Picking:
@@ -120,7 +123,7 @@ def _bias(
     if metric not in (LOSS.name, *(found.name for found in sampled)):
         return {}
     with contextlib.suppress(StoreError):
-        own = _read(kept, target)
+        own = kept.read(target)
         most = max(2, _MOST_PREDICTIONS // max(1, len(own.labels)))
         leading = {kept, *sorted(candidates, key=lambda candidate: -candidate.score)[:most]}
         answers: list[Targets] = []
@@ -128,7 +131,7 @@ def _bias(
         place = 0
         for candidate in [each for each in candidates if each in leading]:
             with contextlib.suppress(StoreError):
-                read = own if candidate == kept else _read(candidate, target)
+                read = own if candidate == kept else candidate.read(target)
                 if np.array_equal(read.labels, own.labels):  # otherwise they are of other pairs
                     place = len(answers) if candidate == kept else place
                     answers.append(task_of(target).plain_answers(read.logits))
@@ -147,7 +150,3 @@ def _bias(
             bias = selection.picking_bias(statistics[metric], statistics, place, worth)
             return {name: catalog.find(name).rank(added) for name, added in bias.items()}
     return {}
-
-
-def _read(candidate: Candidate, target: Target) -> SavedLogits:
-    return saved_predictions.read_logits(Run(candidate.folder), candidate.step, target)

@@ -7,6 +7,7 @@ examples. Only training pairs are read, so that the validation split chooses not
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -265,10 +266,9 @@ def rank(
     marked = [replace(one, may_be_best=bool(best)) for one, best in zip(probed, kept, strict=True)]
 
     def order(one: Probed) -> float:
-        assert one.score is not None
-        return -task.headline.rank(one.score.value)
+        return -task.headline.rank(one.score.value) if one.score is not None else math.inf
 
-    return [*sorted(marked, key=order), *(one for one in found if one.score is None)]
+    return sorted([*marked, *(one for one in found if one.score is None)], key=order)
 
 
 def _probe_one(
