@@ -31,8 +31,7 @@ class LocalEngine(Engine):
         """Accept every configuration."""
 
 
-_ENGINES: tuple[type[Engine], ...] = (LocalEngine, HubJobs, RayCluster)
-ENGINES: Mapping[str, type[Engine]] = {engine.name: engine for engine in _ENGINES}
+ENGINES: dict[str, type[Engine]] = {each.name: each for each in (LocalEngine, HubJobs, RayCluster)}
 _tokens: dict[str, str] = {}  # of the Hub, by the id of a run or a search; in memory only
 
 

@@ -328,13 +328,17 @@ class _Facts:
         if self.steps is None or not comparable:
             return None
         same, _, run, summary = max(comparable, key=lambda past: past[:2])
-        training = self.steps.epochs * self.steps.pairs / summary.samples_per_second
         scored = summary.prepared.validation_examples if summary.prepared else 0
-        rows = self._scored_rows(scored if same else 0)
+        rows, rate = self._scored_rows(scored if same else 0), summary.samples_per_second
         evaluation = summary.evaluation_seconds * (rows / scored if scored else 1)
-        seconds = training + count_evaluations(self.config, self.steps, rows) * evaluation
         device = summary.started.device if summary.started else ""
-        return Time(seconds, summary.samples_per_second, run.title(), device, same)
+        seconds = self._seconds(self.steps, rate, rows, evaluation)
+        return Time(seconds, rate, run.title(), device, same)
+
+    def _seconds(self, steps: Steps, rate: float, rows: int, evaluation: float) -> float:
+        """Return the time of training at a rate, with evaluations of some rows and seconds."""
+        evaluations = count_evaluations(self.config, steps, rows)
+        return steps.epochs * steps.pairs / rate + evaluations * evaluation
 
     def time_by_pace(self) -> Time | None:
         """Estimate the time from the machine's measured pace and the operations of the layers."""
@@ -365,12 +369,10 @@ class _Facts:
             example += memory.trained_parameters(config, shape) / measured.updates / step
         if not example:  # nothing but the head is trained
             return None
-        rows = self._scored_rows()
-        answer = (shape.layers - less) * forward / rate
-        scored = count_evaluations(config, steps, rows) * rows * answer
-        seconds = steps.epochs * steps.pairs * example / config.num_processes + scored
+        rows, examples = self._scored_rows(), config.num_processes / example  # a second
+        evaluation = rows * (shape.layers - less) * forward / rate
         device = devices.accelerator_name() or devices.processor_name()
-        return Time(seconds, config.num_processes / example, "", device)
+        return Time(self._seconds(steps, examples, rows, evaluation), examples, "", device)
 
 
 def _usual(checkpoint: str) -> memory.Shape:

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -190,11 +189,6 @@ class _PairFacts(BaseModel, extra="allow", strict=True):
     leaked: dict[str, int] = {}
 
 
-def _check_facts(data: dict[str, Any]) -> dict[str, Any]:
-    _PairFacts.model_validate(data)
-    return data
-
-
 class Prepared(Event):
     """Data and model are ready; steps are the optimizer's."""
 
@@ -213,11 +207,12 @@ class Prepared(Event):
     fingerprint: str = ""  # of the pairs
     head: Head = Head()
     # Source, revision, columns, rows and what is left out.
-    data: Annotated[dict[str, Any], AfterValidator(_check_facts)] = {}
+    data: dict[str, Any] = {}
     majority: Scores = {}  # on validation, of always answering training's most frequent class
 
     @model_validator(mode="after")
-    def _check_labels(self) -> Self:
+    def _check(self) -> Self:
+        _PairFacts.model_validate(self.data)
         if not self.labels and self.task == SINGLE_LABEL:
             raise ValueError("there are no classes")
         return self
