@@ -91,13 +91,9 @@ def added_columns(
     columns |= {TRAINED_ON: pa.bool_()} if trained_on else {}
     columns |= {ERROR: pa.string()}
     used = {name.casefold() for name in taken}
-    endings = itertools.chain([""], (f"_{number}" for number in itertools.count(2)))
-    free = (
-        ending
-        for ending in endings
-        if used.isdisjoint(f"{name}{ending}".casefold() for name in columns)
-    )
-    ending = next(free)
+    ending, number = "", 2
+    while not used.isdisjoint(f"{name}{ending}".casefold() for name in columns):
+        ending, number = f"_{number}", number + 1
     return {f"{name}{ending}": kind for name, kind in columns.items()}
 
 

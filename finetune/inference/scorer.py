@@ -111,7 +111,6 @@ class Scorer:
         self._tokenizer, self._model = model.load_saved_model(folder)
         self._vocabulary_size = len(self._model.get_input_embeddings().weight)
         self.target = model.saved_target(self._model)
-        self.labels = list(self.target.names)
         self.precision: Precision = precision
         self._session: OnnxSession | None = None  # of a model in int8
         recorder = cuda_graphs.recorder_of(self.device)

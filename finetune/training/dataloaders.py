@@ -60,17 +60,21 @@ def build_loaders(
     device: torch.device | None = None,
 ) -> Loaders:
     """Build the loaders of one run, which trains on `device`."""
-    either_order = reads_either_order(pairs, config)
+    either_order = not config.swap_augmentation and (  # which has both
+        config.sentence_order == "random"
+        or (config.sentence_order == "auto" and symmetry.is_symmetric(pairs))
+    )
     if device is not None and device.type == "cuda" and config.cuda_graphs != "off":
         multiple: int | None = cuda_graphs.width_multiple(config)
+    elif config.padding == "max_length":
+        multiple = config.max_length
     else:
         precision = choose_precision(config.mixed_precision)
         multiple = padding_multiple(config, precision, config.max_length)
-    padding = Padding(config.max_length, config.padding == "max_length", multiple or 1)
 
     def split(texts: Dataset) -> TokenizedSplit:
         tokenized = tokenize(texts, tokenizer, config.max_length)
-        return TokenizedSplit(tokenized, tokenizer, padding, device)
+        return TokenizedSplit(tokenized, tokenizer, config.max_length, multiple or 1, device)
 
     training = split(both_orders(pairs, config, either_order))
     validation = split(pairs.splits["validation"])
@@ -103,13 +107,13 @@ def _loader(
     """Build the loader of a split, from pinned memory if a GPU has no room for it."""
     pinned = device is not None and device.type == "cuda" and not split.on_device
     return DataLoader(
-        split, size, sampler=sampler, collate_fn=_collated, generator=generator, pin_memory=pinned
+        split,
+        size,
+        sampler=sampler,
+        collate_fn=lambda batch: batch,  # as `TokenizedSplit` has made it
+        generator=generator,
+        pin_memory=pinned,
     )
-
-
-def _collated(batch: Any) -> Any:
-    """Return a batch as `TokenizedSplit` has made it."""
-    return batch
 
 
 class EitherOrderSampler(Sampler[int]):
@@ -128,14 +132,6 @@ class EitherOrderSampler(Sampler[int]):
         return iter((torch.tensor(rows) + self.rows * swapped).tolist())
 
 
-def reads_either_order(pairs: Pairs, config: RunConfig) -> bool:
-    """True if a run draws each pair's order. False with `swap_augmentation`, which has both."""
-    order = config.sentence_order
-    if config.swap_augmentation or order == "given":
-        return False
-    return order == "random" or symmetry.is_symmetric(pairs)
-
-
 def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
     """Return the training pairs, followed by the swapped pairs if a run reads them.
 
@@ -145,7 +141,14 @@ def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
     train = pairs.splits["train"]
     if not (either_order or config.swap_augmentation):
         return train
-    return concatenate_datasets([train, swap_sentences(train)])
+    if "sentence2" not in train.column_names:
+        raise DataError(
+            "swap_augmentation is on or sentence_order random, but these are single sentences.",
+            "Turn it off, and let sentence_order be auto.",
+        )
+    names = {"sentence1": "sentence2", "sentence2": "sentence1"}
+    swapped = train.rename_columns(names).select_columns(train.column_names)
+    return concatenate_datasets([train, swapped])
 
 
 def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | None:
@@ -173,17 +176,6 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
     size = checkpoints.rows_at_once(split, longest)
     tokenized = split.map(encode, batched=True, batch_size=size, remove_columns=texts)
     return tokenized.rename_column("label", "labels").with_format("torch")
-
-
-def swap_sentences(split: Dataset) -> Dataset:
-    """Return the same pairs in the other order."""
-    if "sentence2" not in split.column_names:
-        raise DataError(
-            "swap_augmentation is on or sentence_order random, but these are single sentences.",
-            "Turn it off, and let sentence_order be auto.",
-        )
-    names = {"sentence1": "sentence2", "sentence2": "sentence1"}
-    return split.rename_columns(names).select_columns(split.column_names)
 
 
 def balanced_class_weights(counts: list[int]) -> torch.Tensor:
@@ -218,21 +210,6 @@ def check_tokens(
         )
 
 
-@dataclass(frozen=True)
-class Padding:
-    """The width of a batch."""
-
-    longest: int  # tokens of an input, at most
-    always_longest: bool = False  # pad every batch to `longest`
-    multiple: int = 1  # round a batch's longest row up to a multiple of this
-
-    def width(self, tokens: int) -> int:
-        """Return the width of a batch whose longest row has so many tokens."""
-        if self.always_longest:
-            return self.longest
-        return max(tokens, min(self.longest, -(-tokens // self.multiple) * self.multiple))
-
-
 class TokenizedSplit(torch.utils.data.Dataset[Any]):
     """A tokenized split. Batches equal those of `DataCollatorWithPadding`.
 
@@ -242,6 +219,8 @@ class TokenizedSplit(torch.utils.data.Dataset[Any]):
     Args:
         tokenized: unpadded lists of integers, and `labels` of any type and shape.
         tokenizer: determines the padding side and the padding ids.
+        longest: tokens of an input, at most.
+        multiple: the longest row of a batch is padded to a multiple of this.
         device: holds the arrays if it is a GPU and they take at most a tenth of its memory.
             Otherwise the token arrays are memory-mapped from an unnamed temporary file.
     """
@@ -250,11 +229,13 @@ class TokenizedSplit(torch.utils.data.Dataset[Any]):
         self,
         tokenized: Dataset,
         tokenizer: PreTrainedTokenizerBase,
-        padding: Padding,
+        longest: int,
+        multiple: int,
         device: torch.device | None = None,
     ) -> None:
         self.names = tokenized.column_names
-        self._padding, self._left = padding, tokenizer.padding_side == "left"
+        self._longest, self._multiple = longest, multiple
+        self._left = tokenizer.padding_side == "left"
         self._fill = {"input_ids": tokenizer.pad_token_id or 0}
         self._fill["token_type_ids"] = tokenizer.pad_token_type_id
         counted = pc.list_value_length(tokenized.data.column("input_ids"))
@@ -288,7 +269,8 @@ class TokenizedSplit(torch.utils.data.Dataset[Any]):
 
     def __getitems__(self, rows: Sequence[int]) -> dict[str, Tensor]:
         index = torch.as_tensor(rows)
-        width = self._padding.width(int(self.lengths[index.numpy()].max()))
+        tokens = int(self.lengths[index.numpy()].max())
+        width = max(tokens, min(self._longest, -(-tokens // self._multiple) * self._multiple))
         arrays = self._arrays
         index = index.to(arrays["lengths"].device, non_blocking=True)
         columns = torch.arange(width, device=index.device)

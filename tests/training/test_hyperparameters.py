@@ -188,7 +188,7 @@ def test_the_tokens_of_a_large_split_are_mapped_from_a_file_that_has_no_name(
     dataloaders.tokenize(table, tokenizer, 16).save_to_disk(tmp_path / "rows")
     rows = Dataset.load_from_disk(tmp_path / "rows")
     before = sorted(tmp_path.rglob("*"))
-    split = dataloaders.TokenizedSplit(rows, tokenizer, dataloaders.Padding(16))
+    split = dataloaders.TokenizedSplit(rows, tokenizer, 16, 1)
     assert sorted(tmp_path.rglob("*")) == before
     ids = [split.token_ids(row) for row in (0, 1234, 2499)]
     assert ids == [rows[row]["input_ids"].tolist() for row in (0, 1234, 2499)]
