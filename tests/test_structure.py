@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +42,11 @@ def test_what_a_person_waits_for_loads_nothing_slow(code: str, slow: set[str]) -
     assert loaded_by(code, slow) == "[]"
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def test_checkpoints_are_loaded_in_one_place() -> None:
     """A call elsewhere would trust the checkpoint's files. Templates of exported scripts are
     exempt."""
@@ -48,7 +54,7 @@ def test_checkpoints_are_loaded_in_one_place() -> None:
     calls = [
         str(path.relative_to(ROOT / "finetune"))
         for path in [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr == "from_pretrained"
         and scripts not in path.parents
     ]  # fmt: skip
@@ -57,7 +63,7 @@ def test_checkpoints_are_loaded_in_one_place() -> None:
 
 def imported(path: Path) -> set[str]:
     """The packages that a file imports, at any depth."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = nodes_of(path)
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [
         node.module
@@ -113,7 +119,7 @@ def test_optuna_is_imported_whole() -> None:
     wrong = [
         f"{path.name}:{node.lineno}"
         for path in (ROOT / "finetune").rglob("*.py")
-        for outer in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for outer in nodes_of(path)
         if isinstance(outer, ast.FunctionDef)
         for before, node in pairwise([None, *outer.body])
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("optuna.")

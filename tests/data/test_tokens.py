@@ -82,8 +82,7 @@ LONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["toy", "bundled"])
-@pytest.mark.parametrize("max_length", [8, 31])
+@pytest.mark.parametrize(("name", "max_length"), [("toy", 31), ("bundled", 8)])
 def test_inputs_are_truncated_to_the_same_tokens(
     toy_checkpoint: Path, name: str, max_length: int
 ) -> None:

@@ -235,9 +235,11 @@ def test_counts_that_cannot_be_are_refused(
     ]  # fmt: skip
     for changed_values in wrong:
         counts.write_text(json.dumps(values | changed_values))
-        capsys.readouterr()
-        assert command.main(["monitor", str(toy_run.folder), str(counts)]) == 2, changed_values
-        assert "error: These are no counts of a file" in capsys.readouterr().err
+        with pytest.raises(DataError, match="These are no counts of a file"):
+            finetune.still_holds(toy_run, counts)
+    capsys.readouterr()
+    assert command.main(["monitor", str(toy_run.folder), str(counts)]) == 2
+    assert "error: These are no counts of a file" in capsys.readouterr().err
     counts.write_text(json.dumps(values | many(10)))
     with pytest.raises(DataError, match="counts are of 10 rows"):
         finetune.still_holds(toy_run, counts)

@@ -397,11 +397,8 @@ def test_rows_of_empty_cells_come_back_and_blank_lines_do_not(run: Run, tmp_path
 
 @pytest.mark.parametrize(
     ("source", "target"),
-    [
-        ("csv", "parquet"), ("tsv", "csv"), ("jsonl", "json"), ("parquet", "jsonl"),
-        ("xlsx", "tsv"), ("xlsx", "parquet"), ("parquet", "csv"), ("jsonl", "parquet"),
-    ],
-)  # fmt: skip
+    [("csv", "parquet"), ("tsv", "csv"), ("jsonl", "json"), ("parquet", "jsonl"), ("xlsx", "tsv")],
+)
 def test_any_file_becomes_any_format(run: Run, tmp_path: Path, source: str, target: str) -> None:
     text = 'tab\t, comma, "quote"\nand a line'
     rows = [
@@ -458,7 +455,7 @@ def test_cells_that_a_format_has_no_type_for_become_text(run: Run, tmp_path: Pat
     ("ending", "own"),
     [
         ("csv", "prediction"), ("tsv", "Error"), ("jsonl", "PROBABILITY_EQUIVALENT"),
-        ("parquet", "trained_on"), ("xlsx", "prediction"), ("parquet", "Error"),
+        ("parquet", "trained_on"), ("xlsx", "prediction"),
     ],
 )  # fmt: skip
 def test_a_column_of_the_files_own_is_kept(run: Run, tmp_path: Path, ending: str, own: str) -> None:
