@@ -61,14 +61,12 @@ class CsvTable(TextTable):
         found = self._quoting
         if found.quote == quoting.SINGLE:  # the names were read with double ones
             self._name_columns([name.strip(quoting.SINGLE) for name in self.columns])
-        self.remarks += headers.repeat_remarks(found.repeats)
+        self.remarks += headers.repeat_remarks(found.lines["repeated"])
         self.remarks += quoting.remarks(found, bool(options.quote))
-        if found.extra:
-            title = _(
-                "Rows with more cells than the header: line {lines}", lines=some(found.extra, 3)
-            )
+        if extra := found.lines["extra"]:
+            title = _("Rows with more cells than the header: line {lines}", lines=some(extra, 3))
             action = _("Their first {width} cells are read.", width=self._shape.width)
-            self.remarks.append(remark("extra-cells", title, action, found.extra))
+            self.remarks.append(remark("extra-cells", title, action, extra))
         if self.delimiter != ",":
             self.notes.append(
                 _("{name} is separated by {delimiter!r}.", name=name, delimiter=self.delimiter)
@@ -93,13 +91,10 @@ class CsvTable(TextTable):
         names = list(map(headers.clean, names))
         self._name_columns(names)
         start = records[header.above].line if records else 0  # of the names, or the first row
-        self._last_above = start - 1
-        if header.named and records:
-            last = records[header.rows - 1]
-            self._last_above = last.lines[-1][0] if last.lines else last.line
+        self._last_above = records[header.rows - 1].last if header.named and records else start - 1
         if options.header == "auto":
             self.remarks += headers.remarks(self.name, start, header, self.columns)
-        named = {line[0] for line in records[header.above].lines} if records else set()
+        named = {line[0] for line in records[header.above].raw} if records else set()
         skipped = [
             line for line in body if line[0] <= self._last_above and line[0] not in {start, *named}
         ]
@@ -122,24 +117,13 @@ class CsvTable(TextTable):
         width = shape.width
         indices = [(name, self.columns.index(name)) for name in names]
         lines, chosen = self._lines_below(on_bad_row), self._quoting
-        repeats = shape.repeats if chosen.repeats else ()
-        for line, cells, _raw, _plain, problem in quoting.Scanner(
-            lines, shape, chosen.quote, chosen.split_joined
-        ):
+        scanner = quoting.Scanner(lines, shape, chosen.quote, chosen.split_joined)
+        for line, cells, kind, _raw, problem in scanner:
             if problem:
                 on_bad_row(line, problem)
-            elif (repeats and cells in repeats) or not (any(cells) or self.keep_empty_rows):
-                continue
-            elif len(cells) == width or shape.fits(cells) or shape.has_useful_start(cells):
+            elif kind != "repeated" and (self.keep_empty_rows or any(cells)):
                 cells += [""] * (width - len(cells))
                 yield line, {name: cells[index] for name, index in indices}
-            else:
-                reason = _(
-                    "has {count} fields where the first line has {width}",
-                    count=len(cells),
-                    width=width,
-                )
-                on_bad_row(line, reason)
 
 
 def _usual_widths(

@@ -7,8 +7,7 @@ as they stand and do not fit with quotes, the quotes are text.
 from __future__ import annotations
 
 import csv
-import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -40,16 +39,23 @@ class Record(NamedTuple):
 
     Attributes:
         line: its first line, from 1.
-        lines: the text of its lines if it has quotes; empty otherwise.
-        plain: true if the quotes enclose nothing and the line was split as it stands.
+        kind: "" for a row that fits the header; `stray` if it fits only as it stands, without
+            quotes; `extra` if it has more cells than the header, `repeated` if it repeats that, and
+            `broken` if it cannot be read.
+        raw: its lines, if it has quotes; empty otherwise.
         problem: why it cannot be read; empty if it can.
     """
 
     line: int
     cells: list[str]
-    lines: Sequence[Line] = ()
-    plain: bool = False
+    kind: str = ""
+    raw: Sequence[Line] = ()
     problem: str = ""
+
+    @property
+    def last(self) -> int:
+        """Its last line, from 1."""
+        return self.raw[-1][0] if self.raw else self.line
 
 
 @dataclass(frozen=True)
@@ -137,32 +143,32 @@ class Scanner:
             strict=True,
         )
 
+    def _pull(self) -> Line | None:
+        """The next line that belongs to no record yet; None at the end."""
+        return self._again.popleft() if self._again else next(self._lines, None)
+
     def _next_text(self) -> str | None:
         """The next line of the record that is read."""
         if not self._raw:
             self._raw.append(self._first)
-        elif len(self._raw) < MAX_RECORD and (line := self.pull()) is not None:
+        elif len(self._raw) < MAX_RECORD and (line := self._pull()) is not None:
             self._raw.append(line)
         else:
             return None
         return self._raw[-1][1]
 
-    def pull(self) -> Line | None:
-        """The next line that belongs to no record yet; None at the end."""
-        return self._again.popleft() if self._again else next(self._lines, None)
-
     def __iter__(self) -> Iterator[Record]:
-        mark, again, lines = self._mark, self._again, self._lines
-        while (line := again.popleft() if again else next(lines, None)) is not None:
+        mark, escaped = self._mark, self._escape is not None
+        while (line := self._pull()) is not None:
             number, text = line
-            if mark and (mark in text or self._escape is not None):
-                yield self.read(line)
+            if mark and (escaped or mark in text):
+                yield self._read(line)
                 continue
             cells = self._shape.split(text)
             if len(cells) > 1 or cells[0].strip():
-                yield Record(number, cells)
+                yield self._record(number, cells)
 
-    def read(self, first: Line) -> Record:
+    def _read(self, first: Line) -> Record:
         """Read the record that begins in a line, perhaps with quotes."""
         self._first, self._raw = first, []
         problem = ""
@@ -172,15 +178,36 @@ class Scanner:
             cells, self._reader = [], self._new_reader()
             problem = _NOT_DOUBLED if "expected after" in str(error) else _UNCLOSED
         raw, shape = self._raw, self._shape
-        joined = len(raw) > 1 and not problem
-        if joined and self._split_joined and all(shape.fits_plainly(line[1], True) for line in raw):
-            problem = _UNCLOSED
-        if not problem and (len(cells) == shape.width or shape.fits(cells)):
-            return Record(first[0], cells, raw)
+        if len(raw) > 1 and not problem:
+            separate = self._split_joined and all(shape.fits_plainly(line[1], True) for line in raw)
+            problem = _UNCLOSED if separate or not shape.fits(cells) else ""
+        if not problem and shape.fits(cells):
+            return self._record(first[0], cells, raw)
         self._again.extendleft(reversed(raw[1:]))
         if shape.fits_plainly(first[1]):
-            return Record(first[0], shape.split(first[1]), [first], True)
-        return Record(first[0], cells, [first], False, problem or (_UNCLOSED if joined else ""))
+            return self._record(first[0], shape.split(first[1]), [first], kind="stray")
+        return self._record(first[0], cells, [first], problem)
+
+    def _record(
+        self,
+        line: int,
+        cells: list[str],
+        raw: Sequence[Line] = (),
+        problem: str = "",
+        kind: str = "",
+    ) -> Record:
+        shape = self._shape
+        if cells in shape.repeats:
+            return Record(line, cells, "repeated", raw)
+        if not problem and not shape.fits(cells):
+            if shape.has_useful_start(cells):
+                return Record(line, cells, "extra", raw)
+            problem = _(
+                "has {count} fields where the first line has {width}",
+                count=len(cells),
+                width=shape.width,
+            )
+        return Record(line, cells, "broken" if problem else kind, raw, problem)
 
 
 @dataclass
@@ -189,119 +216,77 @@ class Survey:
 
     quote: str
     split_joined: bool = False
+    rows: int = 0
+    lines: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # kind -> lines
     enclosing: list[int] = field(default_factory=list)  # lines that fit only with quotes
     joining: list[int] = field(default_factory=list)  # ... but each line also fits without
-    stray: list[int] = field(default_factory=list)  # lines that fit only without quotes
-    broken: int = 0  # lines that fit in no way
-    extra: list[int] = field(default_factory=list)  # ... because of cells beyond the last column
-    repeats: list[int] = field(default_factory=list)  # lines that repeat the header
-    rows: int = 0
-    # Mask of a line's quoted cells -> number of lines whose quotes enclose no delimiter: because
-    # they are not needed, or because they enclose quotes.
-    needless: Counter[tuple[bool, ...]] = field(default_factory=Counter)
-    doubled: Counter[tuple[bool, ...]] = field(default_factory=Counter)
+    # Rows with quotes around a cell, by the cell's column, while no row needs quotes.
+    quoted: Counter[int] = field(default_factory=Counter)
+    needless: set[int] = field(default_factory=set)  # columns with quotes that enclose nothing
     needless_lines: list[int] = field(default_factory=list)  # the first ones
-    apostrophes: int = 0  # lines with a cell that begins with a single quote
-    backslashes: int = 0  # lines with one before a quote or a delimiter
+    doubled: bool = False  # True if quotes enclose quotes
+    apostrophes: bool = False  # True if a cell begins with a single quote
+    backslashes: bool = False  # True if one stands before a quote or a delimiter
 
     @property
-    def against(self) -> int:
-        """The number of lines that contradict enclosing quotes."""
-        return len(self.joining) + len(self.stray)
+    def against(self) -> list[int]:
+        """The lines that contradict enclosing quotes."""
+        return sorted(self.joining + self.lines["stray"])
 
-    def quoted_rows(self) -> list[int]:
-        """The number of rows with quotes around the cell, for each column."""
-        layouts = self.needless + self.doubled
-        width = max(map(len, layouts), default=0)
-        return [
-            sum(
-                count for layout, count in layouts.items() if layout[column : column + 1] == (True,)
-            )
-            for column in range(width)
-        ]
+    @property
+    def broken(self) -> int:
+        """The number of lines that fit in no way."""
+        return len(self.lines["broken"]) + len(self.lines["extra"])
 
     def sometimes_quoted(self) -> bool:
         """True if only some cells of a column have quotes, and no cell needs them."""
-        rows = self.quoted_rows()
-        return not self.enclosing and any(
-            rows[column] < _MOSTLY * self.rows
-            for layout in self.needless
-            for column, quoted in enumerate(layout)
-            if quoted
-        )
+        rare = any(self.quoted[column] < _MOSTLY * self.rows for column in self.needless)
+        return rare and not self.enclosing
 
 
 def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
     """Count how quotes are used."""
     result = Survey(quote)
-    scanner = Scanner(lines, shape, quote)
-    delimiter, delimiters, mark = shape.delimiter, shape.width - 1, character(quote)
-    apostrophe, key = delimiter + "'", shape.repeats.key
-    escapes = ('\\"', "\\" + delimiter)
-    quoted_row = None  # a whole row with quotes around some cells, which need not be parsed
-    if mark and quote != ESCAPED:
-        around, between = re.escape(mark), re.escape(delimiter)
-        skipped = " *+" if shape.blanks else ""
-        quoted = f"{around}[^{around}]*(?:{around}{around}[^{around}]*)*+{around}"
-        cell = f"(?:{quoted}|[^{around}{between}\r\n]*+)"
-        quoted_row = re.compile(
-            f"{skipped}{cell}(?:{between}{skipped}{cell}){{{delimiters}}}[\r\n]*"
-        )
-    while (line := scanner.pull()) is not None:
-        text = line[1]
-        if "'" in text and (apostrophe in text or text.startswith("'")):
-            result.apostrophes += 1
-        if "\\" in text and any(escape in text for escape in escapes):
-            result.backslashes += 1
-        if quoted_row and mark in text and key not in text and quoted_row.fullmatch(text):
-            result.rows += 1
-            _count_quoted_line(result, line, shape, mark)
-        elif mark and (mark in text or quote == ESCAPED):
-            _count_record(result, scanner.read(line), shape, mark)
-        elif text.count(delimiter) == delimiters and key not in text:
-            result.rows += 1
-        elif delimiter in text or text.strip():
-            _count_record(result, Record(line[0], shape.split(text)), shape, mark)
+    for line, _cells, kind, raw, _problem in Scanner(_noted(lines, shape, result), shape, quote):
+        result.rows += 1
+        if kind:
+            result.lines[kind].append(line)
+        elif len(raw) > 1 and all(shape.fits_plainly(text, True) for _line, text in raw):
+            result.joining += [number for number, _text in raw]
+        elif raw and (len(raw) > 1 or not shape.fits(shape.split(raw[0][1]))):
+            result.enclosing.append(line)
+        elif raw and not result.enclosing:
+            _count_quoted_line(result, raw[0], shape, character(quote))
     return result
 
 
-def _count_record(result: Survey, record: Record, shape: Shape, quote: str) -> None:
-    result.rows += 1
-    if record.cells in shape.repeats:
-        result.repeats.append(record.line)
-    elif record.problem:
-        result.broken += 1
-    elif record.plain:
-        result.stray.append(record.line)
-    elif len(record.cells) != shape.width and not shape.fits(record.cells):
-        result.broken += 1
-        if shape.has_useful_start(record.cells):
-            result.extra.append(record.line)
-    elif len(record.lines) == 1:
-        _count_quoted_line(result, record.lines[0], shape, quote)
-    elif record.lines and all(shape.fits_plainly(line[1], True) for line in record.lines):
-        result.joining += [line[0] for line in record.lines]
-    elif record.lines:  # its quotes enclose cells
-        result.enclosing.append(record.line)
+def _noted(lines: Iterator[Line], shape: Shape, result: Survey) -> Iterator[Line]:
+    """Pass lines on, and note the marks that other ways to quote would explain."""
+    apostrophe, escapes = shape.delimiter + "'", ('\\"', "\\" + shape.delimiter)
+    for line in lines:
+        text = line[1]
+        if "'" in text and (apostrophe in text or text.startswith("'")):
+            result.apostrophes = True
+        if "\\" in text and any(escape in text for escape in escapes):
+            result.backslashes = True
+        yield line
 
 
-def _count_quoted_line(result: Survey, line: Line, shape: Shape, quote: str) -> None:
-    """Count a row with quotes in a single line."""
+def _count_quoted_line(result: Survey, line: Line, shape: Shape, mark: str) -> None:
+    """Count the quotes around the cells of a row in a single line that enclose no delimiter."""
     number, text = line
     cells = shape.split(text)
-    if len(cells) != shape.width and not shape.fits(cells):
-        result.enclosing.append(number)
-        return
-    quoted = tuple([cell[:1] == quote for cell in cells])
-    if result.enclosing or not any(quoted):
-        return
-    needless = text.count(quote) == 2 * sum(quoted) or any(
-        cell[:1] == quote and quote not in cell[1:-1] for cell in cells
+    quoted = [column for column, cell in enumerate(cells) if cell[:1] == mark]
+    result.quoted.update(quoted)
+    needless = text.count(mark) == 2 * len(quoted) or any(
+        mark not in cells[column][1:-1] for column in quoted
     )
-    if not needless:  # quotes within quotes
-        result.doubled[quoted] += 1
+    if not quoted:
         return
-    result.needless[quoted] += 1
+    if not needless:
+        result.doubled = True
+        return
+    result.needless.update(quoted)
     if len(result.needless_lines) < MAX_LINES:
         result.needless_lines.append(number)
 
@@ -311,7 +296,7 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
     if requested:
         return survey(lines(), shape, requested)
     double = survey(lines(), shape, DOUBLE)
-    off = double.against + double.broken
+    off = len(double.against) + double.broken
     if double.backslashes and off:
         escaped = survey(lines(), shape, ESCAPED)
         if not escaped.against and escaped.broken < off:
@@ -319,12 +304,12 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
     if double.apostrophes:
         single = survey(lines(), shape, SINGLE)
         more_fit = single.enclosing and single.broken < off
-        everywhere = single.rows > 1 and single.rows in single.quoted_rows()  # in a column
+        everywhere = single.rows > 1 and single.rows in single.quoted.values()  # in a column
         needed = single.doubled and not single.needless  # only around cells that need them
         possible = not single.against and single.broken <= off
         if possible and (more_fit or everywhere or needed):
             return single
-    around_a_column = max(double.quoted_rows(), default=0) >= _MOSTLY * double.rows
+    around_a_column = max(double.quoted.values(), default=0) >= _MOSTLY * double.rows
     if double.against and not double.enclosing and not around_a_column:
         return replace(double, quote=NONE)
     rare = shape.delimiter in _RARE_IN_TEXTS
@@ -338,14 +323,15 @@ def remarks(found: Survey, requested: bool) -> list[Finding]:
     severity: Severity = "notes"
     value, text = NONE, _("They are part of the texts")
     if found.quote == NONE and not requested:
-        lines = sorted(found.joining + found.stray)
+        lines = found.against
         title = _(
             "Quotation marks are read as part of the texts: line {lines}", lines=some(lines, 3)
         )
         action = _("There they do not enclose cells, while each line fits the header as it stands.")
         value, text = DOUBLE, _("They are marks around cells")
     elif found.against:
-        lines, severity = sorted(found.stray + found.joining * found.split_joined), "warns"
+        lines = found.against if found.split_joined else found.lines["stray"]
+        severity = "warns"
         title = _("Quotation marks that do not enclose cells: line {lines}", lines=some(lines, 3))
         action = _("These lines are read as they stand, the others with quotes around cells.")
         text = _("They are part of the texts everywhere")
