@@ -1,10 +1,12 @@
-"""Open files as tables: CSV, TSV, JSONL, JSON, Parquet and workbooks.
+"""Open files as tables: CSV, TSV, JSONL, JSON, Parquet, workbooks, and texts
+with marked labels.
 
 The app's own process opens them in a child with limits (`environment.child_process`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finetune import messages
-from finetune.data import delimited, json_tables, table, text_tables, workbooks
+from finetune.data import delimited, json_tables, table, workbooks
 from finetune.data.table import OnBadRow, ReadOptions, Rows, Table, open_bytes
+from finetune.data.text_tables import TextTable
 from finetune.errors import DataError
 from finetune.messages import message as _
 
+_LABEL = "__label__"  # before each label of a line
+_LABELS = re.compile(rf"(?:^|(?<=[\s,])){_LABEL}([^\s,]+)")
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 2**24  # decoded together
 
 
@@ -44,8 +49,8 @@ def _open(path: Path, name: str, options: ReadOptions) -> Table:
             return workbooks.WorkbookTable(path, name, options)
         if ending.endswith((".json", ".jsonl", ".ndjson")):
             return json_tables.JsonTable(path, name, options)
-        if text_tables.are_labelled(head):
-            return text_tables.LabelledLines(path, name, options)
+        if _are_labelled(head):
+            return LabelledLines(path, name, options)
         return delimited.CsvTable(path, name, options, tab=ending.endswith(".tsv"))
     except (OSError, EOFError, pa.ArrowException) as error:
         raise DataError(
@@ -132,3 +137,34 @@ def _values(array: pa.Array) -> list[Any]:
     codes, positions = np.unique(array.indices.fill_null(-1).to_numpy(), return_inverse=True)
     texts = array.dictionary.take(pa.array(codes, mask=codes < 0)).to_pylist()
     return [texts[position] for position in positions]
+
+
+class LabelledLines(TextTable):
+    """Lines of a text and its labels, which `__label__` marks, as fastText reads them."""
+
+    def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
+        super().__init__(path, name, options)
+        self.columns = ["label", "text"]
+        self._several = any(len(_LABELS.findall(line)) > 1 for _n, line in self._lines())
+        text = _(
+            "Each line of {name} is a text and its labels, marked by {mark}.",
+            name=self.name,
+            mark=_LABEL,
+        )
+        self.notes.append(text)
+
+    def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
+        names = self.columns if columns is None else columns
+        for number, line in self._lines(on_bad_row):
+            labels, text = _LABELS.findall(line), _LABELS.sub("", line).strip(" ,\t\r\n")
+            cells = {"label": labels if self._several else "".join(labels), "text": text}
+            if labels or text:
+                yield number, {name: cells[name] for name in names}
+
+
+def _are_labelled(head: bytes) -> bool:
+    """True if nearly every line of the beginning of a file has marked labels at an end."""
+    lines = [line.strip() for line in head.splitlines()[:1000] if line.strip()]
+    mark = _LABEL.encode()
+    marked = [line.startswith(mark) or line.split()[-1].startswith(mark) for line in lines]
+    return sum(marked) > 0.9 * len(lines)
