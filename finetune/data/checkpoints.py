@@ -239,15 +239,13 @@ def length_of(run_folder: Path) -> int:
     """The longest input, in tokens, of the model in a run's `best/`: as in training, at most what
     the model reads."""
     length = disk.read_json(run_folder / "config.json").get("max_length")
-    if type(length) is not int or length < 1:  # a damaged file
-        length = DEFAULT_LENGTH
-    return min(length, most_tokens(disk.read_json(run_folder / "best" / "config.json")) or length)
+    return saved_length(run_folder / "best", length)
 
 
-def saved_length(folder: Path) -> int:
-    """The longest input, in tokens, of a saved model that belongs to no run, as its tokenizer was
-    saved; at most what the model reads."""
-    length = disk.read_json(folder / "tokenizer_config.json").get("model_max_length")
+def saved_length(folder: Path, length: Any = None) -> int:
+    """The longest input, in tokens, of a saved model: the given length, by default as its tokenizer
+    was saved; at most what the model reads."""
+    length = length or disk.read_json(folder / "tokenizer_config.json").get("model_max_length")
     if type(length) is not int or not 0 < length < 10**9:  # transformers writes 10**30 for none
         length = DEFAULT_LENGTH
     return min(length, most_tokens(disk.read_json(folder / "config.json")) or length)

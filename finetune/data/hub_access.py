@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from finetune import disk, hub_errors, owners
-from finetune.config import BUNDLED_CHECKPOINT, RunConfig
-from finetune.data import catalog
-from finetune.disk import write_atomically
-from finetune.environment import hub_connection
+from finetune import disk, hub_errors, owners, uploads
+from finetune.config import (
+    BUNDLED_CHECKPOINT,
+    BUNDLED_DATASET,
+    SOURCE_FIELDS,
+    RunConfig,
+    is_upload,
+)
+from finetune.data import catalog, checkpoint_catalog
+from finetune.environment import confinement, hub_connection
+from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, FinetuneError, ModelError
 from finetune.hub_errors import Cause, Kind
 from finetune.messages import message as _
 
 if TYPE_CHECKING:
     from huggingface_hub import DatasetInfo, ModelInfo
-
-from finetune import uploads
-from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, is_upload
-from finetune.data import checkpoint_catalog
-from finetune.environment import confinement
-from finetune.environment.confinement import Confinement
 
 _TIMEOUT, _PAGE_TIMEOUT = 10.0, 3.0  # seconds for an answer
 _ANSWER_SECONDS = 600  # seconds in which a page does not ask again
@@ -80,9 +80,7 @@ def info(
     api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token())
     ask = api.dataset_info if kind == "dataset" else api.model_info
     answer = ask(repo, revision=revision or None, timeout=timeout, files_metadata=sizes)
-    if (
-        owners.policy().asks_rights and answer.gated
-    ):  # everybody may see its name, but not its files
+    if owners.policy().asks_rights and answer.gated:  # its name is public, its files are not
         raise hub_errors.Gated
     return answer
 
@@ -141,13 +139,9 @@ def known_checkpoint(name: str) -> HubCheckpoint | None:
 def ask_checkpoint(name: str) -> None:
     """Ask the Hub what a checkpoint takes to download, what kind it is, and if its weights are
     safetensors."""
-    sizes, kind = {}, ""
-    with contextlib.suppress(Exception):  # the download reports the error
-        if hub_connection.hub_is_reachable():
-            answer = info("model", name, timeout=_PAGE_TIMEOUT, sizes=True)
-            kind = str((getattr(answer, "config", None) or {}).get("model_type", ""))
-            files = answer.siblings or []
-            sizes = {file.rfilename: file.size or 0 for file in files if "/" not in file.rfilename}
+    sizes, answer = _file_sizes("model", name, "", _PAGE_TIMEOUT)
+    kind = str((getattr(answer, "config", None) or {}).get("model_type", ""))
+    sizes = {file: size for file, size in sizes.items() if "/" not in file}
     weights = {file: size for file, size in sizes.items() if _WEIGHTS.fullmatch(file)}
     others = [n for file, n in sizes.items() if file.endswith(_CHECKPOINT_ENDINGS[:-1])]
     answered = HubCheckpoint(sum(others) + sum(weights.values()), kind, bool(weights) or not sizes)
@@ -160,7 +154,7 @@ def count_dataset(root: Path, owner: str, config: RunConfig) -> None:
     repo, part = catalog.repo_and_config(config)
 
     def size() -> int:
-        sizes = _file_sizes("dataset", repo, config.dataset_revision)
+        sizes, _answer = _file_sizes("dataset", repo, config.dataset_revision)
         of_part = [n for path, n in sizes.items() if part and path.startswith(f"{part}/")]
         return sum(of_part or sizes.values())
 
@@ -175,7 +169,7 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
     endings = _CHECKPOINT_ENDINGS if weights else _CHECKPOINT_ENDINGS[:-1]
 
     def size() -> int:
-        sizes = _file_sizes("model", checkpoint, "")
+        sizes, _answer = _file_sizes("model", checkpoint)
         return sum(n for path, n in sizes.items() if path.endswith(endings) and "/" not in path)
 
     local = checkpoint == BUNDLED_CHECKPOINT or catalog.is_folder(checkpoint)
@@ -184,13 +178,16 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
         raise ModelError(problem, "Choose a smaller one.")
 
 
-def _file_sizes(kind: Kind, repo: str, revision: str) -> dict[str, int]:
-    """The size of each file of a repository, in bytes; empty if the Hub does not say."""
+def _file_sizes(
+    kind: Kind, repo: str, revision: str = "", timeout: float = _TIMEOUT
+) -> tuple[dict[str, int], DatasetInfo | ModelInfo | None]:
+    """The size of each file of a repository, in bytes, and the whole answer; empty if the Hub does
+    not say."""
     with contextlib.suppress(Exception):  # the download reports the error
         if hub_connection.hub_is_reachable():
-            files = info(kind, repo, revision, sizes=True).siblings or []
-            return {file.rfilename: file.size or 0 for file in files}
-    return {}
+            answer = info(kind, repo, revision, timeout, sizes=True)
+            return {file.rfilename: file.size or 0 for file in answer.siblings or []}, answer
+    return {}, None
 
 
 def counts_folder(root: Path, owner: str) -> Path:
@@ -219,7 +216,7 @@ def _count(root: Path, owner: str, name: str, size: Callable[[], int]) -> str:
                 name=name, needed=needed / 2**20, limit=limit / 2**20, before=before / 2**20,
             )  # fmt: skip
         fetched[name] = needed, time.time()
-        write_atomically(path, json.dumps(fetched) + "\n")
+        disk.write_atomically(path, json.dumps(fetched) + "\n")
     return ""
 
 

@@ -32,8 +32,7 @@ def is_symmetric(pairs: Pairs) -> bool:
     lengths of the training pairs do not tell the first sentence from the second.
 
     Then pairs and swapped pairs appear to come from one distribution, so that swapping the
-    sentences
-    changes nothing for the task.
+    sentences changes nothing for the task.
     """
     train, names = pairs.splits["train"], pairs.facts.get("columns", {})
     if "sentence2" not in train.column_names:

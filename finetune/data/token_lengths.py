@@ -3,9 +3,14 @@ well the tokenizer knows their language, and the cut of long ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,24 +18,14 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.data import checkpoint_files, checkpoints
+from finetune.data import checkpoint_catalog, checkpoint_files, checkpoints
 from finetune.data.check_report import TokenLengths
 from finetune.errors import FinetuneError, ModelError
-from finetune.findings import Finding
+from finetune.findings import Finding, Remedy
 from finetune.messages import message as _
 
 if TYPE_CHECKING:
     from finetune.data.splits import SplitRows
-import re
-import unicodedata
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
-
-from finetune.data import checkpoint_catalog
-from finetune.findings import Remedy
 
 CHECKED_ROWS = 10_000
 ESTIMATED_ROWS = 2500  # the share of rows that are cut is then known to 2 points

@@ -19,7 +19,7 @@ from finetune import text_hashes
 from finetune.config import RunConfig
 from finetune.data import checks, sources, splits
 from finetune.data.dataset_cache import RowHashes
-from finetune.data.validation_cut import cut_folds, cut_validation
+from finetune.data.splits import cut_folds, cut_validation
 from finetune.errors import DataError
 from finetune.findings import Remedy
 from finetune.uploads import Uploads
