@@ -376,24 +376,19 @@ def _single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
 
 
 def _described(assigned: SplitRows, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Look up the rows of findings; those about no rows are left out."""
+    """Look up the number, the lines and a few texts of the rows of findings; those about no rows
+    are left out."""
     for finding in findings:
         if finding.where is None:
             yield finding
-        elif any(len(indices) for _, indices in finding.where):
-            yield _look_up(assigned, finding)
-
-
-def _look_up(assigned: SplitRows, finding: Finding) -> Finding:
-    """Return a finding with the number, the lines and a few texts of its rows."""
-    examples: list[Example] = []
-    lines: dict[str, list[int]] = {}
-    for split, indices in finding.where:
-        shown = indices[: _MAX_EXAMPLES - len(examples)]
-        examples += assigned.dataset.examples_of(split, shown, _EXAMPLE_CHARACTERS)
-        for part, own in assigned.dataset.origins(split, indices):
-            more = assigned.hashes[split].line[own[:MAX_LINES]].tolist()
-            if more:
-                lines[part] = (lines.get(part, []) + more)[:MAX_LINES]
-    count = sum(len(indices) for _, indices in finding.where)
-    return replace(finding, count=count, examples=examples, rows=lines, where=None)
+            continue
+        examples: list[Example] = []
+        lines: dict[str, list[int]] = {}
+        for split, indices in finding.where:
+            shown = indices[: _MAX_EXAMPLES - len(examples)]
+            examples += assigned.dataset.examples_of(split, shown, _EXAMPLE_CHARACTERS)
+            for part, own in assigned.dataset.origins(split, indices):
+                if more := assigned.hashes[split].line[own[:MAX_LINES]].tolist():
+                    lines[part] = (lines.get(part, []) + more)[:MAX_LINES]
+        if count := sum(len(indices) for _, indices in finding.where):
+            yield replace(finding, count=count, examples=examples, rows=lines, where=None)

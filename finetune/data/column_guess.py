@@ -178,18 +178,19 @@ def guess_columns(
     """
     said = {role: (chosen or {}).get(role, "") for role in ROLES}
     default = Profile("unusable" if cells else "unknown")
-    profiles = {
-        name: describe_cells(cells[name]) if cells and name in cells else default
-        for name in names
-        if not (cells and _is_copy(name, cells))
-    }
+    profiles = {}
+    for name in names:
+        own, first = (cells or {}).get(name), re.sub(r" \(\d+\)$", "", name)
+        if own is None or first == name or (cells or {}).get(first) != own:  # no copy of another
+            profiles[name] = default if own is None else describe_cells(own)
     free = {
         name: profile for name, profile in profiles.items()
         if name not in said.values() and profile.kind != "empty"
     }  # fmt: skip
-    aside = {
+    aside = {  # columns that say which rows count, or by whom or how surely another was answered
         name for name, profile in free.items()
-        if review.certainty(name, profile.values) == 2 or _is_beside(name, free)
+        if review.certainty(name, profile.values) == 2
+        or (name.rpartition(".")[0] in free and name.rpartition(".")[2] in _FACTS)
     }  # fmt: skip
     label, candidates, pairs = said["label"], list[str](), _known_pairs(free, said)
     if not label:
@@ -265,12 +266,6 @@ def _vary(candidates: Iterable[str], free: Mapping[str, Profile]) -> bool:
     return any(free[name].kind in kinds or len(free[name].values) > 1 for name in candidates)
 
 
-def _is_beside(name: str, names: Container[str]) -> bool:
-    """True if a column only says by whom, or how surely, another one was answered."""
-    column, _dot, fact = name.rpartition(".")
-    return column in names and fact in _FACTS
-
-
 def _possible(
     free: Mapping[str, Profile], candidates: Container[str], taken: Container[str]
 ) -> list[str]:
@@ -284,12 +279,6 @@ def _possible(
     ]  # fmt: skip
     usable = [name for name in others if free[name].kind != "unusable"]
     return [*(name for name in free if name in candidates), *likely] or usable
-
-
-def _is_copy(name: str, cells: Mapping[str, Sequence[Any]]) -> bool:
-    """True if a column repeats an earlier one: its name, with a number, and all of its cells."""
-    first = re.sub(r" \(\d+\)$", "", name)
-    return first != name and name in cells and cells.get(first) == cells[name]
 
 
 def stem(name: str) -> str:
@@ -413,20 +402,20 @@ def _guess_texts(
 ) -> tuple[str, str, dict[Role, Sequence[str]]]:
     """Guess the columns of both texts, and the candidates for each in doubt."""
     first, second = said["sentence1"], said["sentence2"]
-    single = second == NO_COLUMN
+    single = second == NO_COLUMN  # or one is chosen, or still to be guessed
     if pairs:
         ask: dict[Role, Sequence[str]] = {"sentence2": [name for pair in pairs for name in pair]}
         return *pairs[0], ask if len(pairs) > 1 else {}
     texts = _texts(free)
+    wordy = [name for name in texts if _is_text(free, name)]
     if first:
-        wordy = [name for name in texts if _is_text(free, name)]
         return first, "" if single else second, {} if second or not wordy else {"sentence2": wordy}
-    if single or second or len(texts) < 2:
-        named = _named_single(free, texts) if single or not second else ""
-        first = texts[0] if len(texts) == 1 else named
+    by_name = {plain_name(name): name for name in reversed(texts)}
+    named = next((by_name[name] for name in _SINGLES if name in by_name), "")
+    if second or len(texts) < 2:
+        first = texts[0] if len(texts) == 1 else named if single else ""
         return first, "" if single else second, {} if first else {"sentence1": texts or list(free)}
-    named, others = _named_single(free, texts), [name for name in texts if _is_text(free, name)]
-    if named and others in ([], [named]):
+    if named and wordy in ([], [named]):
         return named, "", {}
     if len(texts) == len(free) == 2 and all(free[name].kind in _TEXT_KINDS for name in texts):
         return texts[0], texts[1], {}
@@ -444,11 +433,6 @@ def _texts(free: Mapping[str, Profile]) -> list[str]:
     )
     short = [name for name in likely if free[name].kind in ("short", "unknown")]
     return wordy or every or short or (list(likely) if len(likely) == 1 else list(free))
-
-
-def _named_single(free: Mapping[str, Profile], texts: Sequence[str]) -> str:
-    by_name = {plain_name(name): name for name in reversed(texts)}
-    return next((by_name[name] for name in _SINGLES if name in by_name), "")
 
 
 def _is_text(free: Mapping[str, Profile], name: str) -> bool:

@@ -122,17 +122,12 @@ class JsonTable(TextTable):
         if chosen := next((key for key in _LISTS if key in lists), None) or (
             next(iter(lists)) if len(lists) == 1 else None
         ):
-            schema = value.get("schema")
-            index = schema.get("primaryKey", []) if isinstance(schema, dict) else []  # table
-            keep = list(lists[chosen])
-            if index == ["index"]:
-                keep = [
-                    {name: cell for name, cell in row.items() if name != "index"}
-                    if isinstance(row, dict)
-                    else row
-                    for row in keep
-                ]
-            return keep
+            schema, rows = value.get("schema"), list(lists[chosen])
+            if isinstance(schema, dict) and schema.get("primaryKey") == ["index"]:  # table
+                for row in rows:
+                    if isinstance(row, dict):
+                        row.pop("index", None)
+            return rows
         parts = list(value.values())
         if parts and all(isinstance(part, list) for part in parts):
             if len({len(part) for part in parts}) == 1:  # a list a column
@@ -176,7 +171,7 @@ class JsonTable(TextTable):
             if not isinstance(value, dict):
                 on_bad_row(line, _("is not a JSON object"))
                 continue
-            if _has_objects(value):
+            if any(map(_has_objects, value.values())):
                 value = Record(value)
             record = value if columns is None else {name: value.get(name) for name in columns}
             cells = record.cells if isinstance(record, Record) else record
@@ -200,31 +195,23 @@ class Record(dict[str, Any]):
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__(values)
-        self.cells = _cells_of(values)
+        self.cells: dict[str, Any] = {}  # by the names of their columns
+        for key, value in values.items():
+            for name, cell in _cells(key, value):
+                if name == key or name not in values:
+                    self.cells.setdefault(name, cell)
+                elif cell != values[name]:
+                    self.cells[f"{key}.{name}"] = cell
 
     def get(self, name: str, default: Any = None) -> Any:
         return self.cells.get(name, default)
 
 
-def _has_objects(record: Mapping[str, Any]) -> bool:
-    """True if an object has others within it."""
-    return any(
-        isinstance(cell, dict)
-        or (isinstance(cell, list) and any(isinstance(one, dict) for one in cell))
-        for cell in record.values()
+def _has_objects(cell: Any) -> bool:
+    """True for an object, and for a list with one."""
+    return isinstance(cell, dict) or (
+        isinstance(cell, list) and any(isinstance(one, dict) for one in cell)
     )
-
-
-def _cells_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of an object and of those within it, by the names of their columns."""
-    cells: dict[str, Any] = {}
-    for key, value in record.items():
-        for name, cell in _cells(key, value):
-            if name == key or name not in record:
-                cells.setdefault(name, cell)
-            elif cell != record[name]:
-                cells[f"{key}.{name}"] = cell
-    return cells
 
 
 def _cells(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -154,10 +154,7 @@ class _HubSource(Source):
         self.revision = _commit(repo, config.dataset_revision)
         if self.revision:
             # `datasets` would fetch any URL and open any local file that the description names.
-            described = [
-                _read_hub(partial(_configs, repo, file, self.revision), repo, self.revision)
-                for file in ("README.md", ".huggingface.yaml")
-            ]
+            described = _read_hub(lambda: [*_configs(repo, self.revision)], repo, self.revision)
             for path in _data_files(described):
                 outside = path.startswith(("/", "~")) or ".." in path.split("/")
                 if outside or re.search(r"::|\\|^[\w+.-]+:", path):
@@ -222,17 +219,16 @@ def _read_hub(read: Callable[[], T], repo: str, revision: str, name: str = "") -
         raise _refusal(repo, name, revision, error) from error
 
 
-def _configs(repo: str, file: str, revision: str) -> Any:
-    """Return `configs` from a dataset's card or its YAML file; None if there are none."""
-    try:
-        token = hub_access.token()
-        path = hf_hub_download(repo, file, repo_type="dataset", revision=revision, token=token)
-    except EntryNotFoundError:
-        return None
-    if file == "README.md":
-        return DatasetCard.load(path).data.get("configs")
-    values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    return values.get("configs") if isinstance(values, dict) else None
+def _configs(repo: str, revision: str) -> Iterator[Any]:
+    """Yield the `configs` of a dataset's card and of its YAML file, if it has them."""
+    token = hub_access.token()
+    for file in ("README.md", ".huggingface.yaml"):
+        with contextlib.suppress(EntryNotFoundError):
+            path = hf_hub_download(repo, file, repo_type="dataset", revision=revision, token=token)
+            if file == "README.md":
+                yield DatasetCard.load(path).data.get("configs")
+            elif isinstance(values := yaml.safe_load(Path(path).read_text("utf-8")), dict):
+                yield values.get("configs")
 
 
 def _data_files(value: Any, inside: bool = False) -> Iterator[str]:
