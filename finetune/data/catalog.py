@@ -97,7 +97,7 @@ def check_dataset(name: str) -> None:
             "Upload the file under Data, or in a terminal give it as --train_file.",
             name=name,
         )
-    if not is_hub_id(name):
+    if not _HUB_ID.fullmatch(name) or ".." in name:
         raise DataError(
             "There is no dataset {name!r}.",
             "Choose {bundled_dataset!r}, another one offered, or a Hub id as owner/name.",
@@ -109,11 +109,6 @@ def check_dataset(name: str) -> None:
 def is_hub_dataset(name: str) -> bool:
     """True if a dataset is read from the Hub."""
     return name != BUNDLED_DATASET and not is_upload(name)
-
-
-def is_hub_id(name: object) -> bool:
-    """True if a name has the form of a Hub repository, `owner/name`."""
-    return isinstance(name, str) and bool(_HUB_ID.fullmatch(name)) and ".." not in name
 
 
 def may_be_fetched(name: str) -> bool:

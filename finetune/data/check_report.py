@@ -153,27 +153,18 @@ def summarise(report: CheckReport) -> dict[str, Any]:
         if not lines:
             for row in finding.examples:
                 lines.setdefault(row.split, []).append(row.line)
-        findings.append(
-            {
-                "kind": finding.kind,
-                "severity": finding.severity,
-                "title": finding.title,
-                "action": finding.action,
-                "rows": finding.count,
-                "lines": lines,
-                "choices": [
-                    {"field": remedy.field, "value": remedy.value, "option": remedy.option}
-                    for remedy in finding.remedies
-                ],
-                "done": finding.done,
-            }
-        )
+        said = {name: getattr(finding, name) for name in ("kind", "severity", "title", "action")}
+        choices = [
+            {"field": remedy.field, "value": remedy.value, "option": remedy.option}
+            for remedy in finding.remedies
+        ]
+        found = {"rows": finding.count, "lines": lines, "choices": choices, "done": finding.done}
+        findings.append(said | found)
+    roles = ("sentence1", "sentence2", "label")
     return {
         "source": report.source,
         "revision": report.revision,
-        "columns": {
-            role: report.columns.get(role) or None for role in ("sentence1", "sentence2", "label")
-        },
+        "columns": {role: report.columns.get(role) or None for role in roles},
         "splits": {
             split.name: {
                 "rows": split.rows,

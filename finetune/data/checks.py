@@ -96,14 +96,12 @@ def check_pairs(
         action = _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest)
         severe, count = lengths.cut > 0.05, round(lengths.cut * lengths.of)
         findings.append(Finding("cut", "warns" if severe else "notes", title, count, action))
-    findings = _by_severity(findings)
     seconds = time.monotonic() - start
-    return replace(report, lengths=lengths, findings=findings, seconds=seconds)
+    return replace(report, lengths=lengths, findings=_by_severity(findings), seconds=seconds)
 
 
 def _by_severity(findings: list[Finding]) -> list[Finding]:
-    order = ("blocks", "warns", "notes")
-    return sorted(findings, key=lambda finding: order.index(finding.severity))
+    return sorted(findings, key=lambda one: ("blocks", "warns", "notes").index(one.severity))
 
 
 def _other_metric(config: RunConfig, task: Task) -> Iterator[Finding]:
@@ -162,9 +160,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         fingerprint=fingerprint,
     )
     own = _described(assigned, task.findings(assigned.labels, train, majority))
-    findings = [*own, *findings]
-    findings = _offer_sheets([*blocks, *findings])
-    return replace(report, findings=_by_severity(findings))
+    return replace(report, findings=_by_severity(_offer_sheets([*blocks, *own, *findings])))
 
 
 def _leave_out(config: RunConfig, field: str, rows: Sequence[tuple[str, Integers]]) -> Remedy:
@@ -351,11 +347,10 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
 def _offer_sheets(findings: list[Finding]) -> list[Finding]:
     """Add the other sheets of a workbook to the remedies of the first blocking finding."""
     sheets = [remedy for one in findings if one.kind == "sheet" for remedy in one.remedies]
-    for number, finding in enumerate(findings):
-        if finding.severity == "blocks":
-            offering = replace(finding, remedies=[*sheets, *finding.remedies])
-            return [*findings[:number], offering, *findings[number + 1 :]]
-    return findings
+    first = next((one for one in findings if one.severity == "blocks"), None)
+    return [
+        replace(one, remedies=[*sheets, *one.remedies]) if one is first else one for one in findings
+    ]
 
 
 def _single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:

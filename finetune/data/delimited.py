@@ -147,11 +147,11 @@ def _blanks_follow(lines: list[Line], delimiter: str, quote: str) -> bool:
     mark, end = re.escape(quote), re.escape(delimiter)
     opened = re.compile(f"{end} +{mark}")
     whole = re.compile(f"{end} +{mark}(?:[^{mark}]|{mark}{mark})*{mark} *(?={end}|\\s*$)")
-    counts = [(len(opened.findall(text)), len(whole.findall(text))) for _n, text in lines]
-    begun, closed = map(sum, zip(*counts, strict=True))
+    begun = [len(opened.findall(text)) for _n, text in lines]
+    closed = sum(len(whole.findall(text)) for _n, text in lines)
     even, before = (max(_usual_widths(lines, delimiter, blanks)) for blanks in (True, False))
-    usual = 2 * sum(count > 0 for count, _ in counts) > len(lines)
-    return closed > _EVEN * begun and (even > before or (usual and even == before))
+    usual = 2 * sum(map(bool, begun)) > len(lines)
+    return closed > _EVEN * sum(begun) and (even > before or (usual and even == before))
 
 
 def _detect_delimiter(lines: list[Line], tab: bool) -> str:

@@ -97,7 +97,14 @@ def _names_and_data(rows: Sequence[Cells]) -> tuple[int, int]:
         return 0, 0
     names = min(named, key=lambda n: (cells[n].count(""), _wordiness(cells[n])))
     first = names + 1
-    while first in named and _agreeing(votes[first]) + _gaps(cells[first], columns) > 2:
+    # Of a row of descriptions, some cells are empty in columns that are filled in nearly all rows.
+    full = [sum(map(bool, values)) > 0.9 * len(values) for values in columns]
+    while (
+        first in named
+        and _agreeing(votes[first])
+        + sum(filled and not cell for cell, filled in zip(cells[first], full, strict=True))
+        > 2
+    ):
         first += 1
     return names, first
 
@@ -107,20 +114,12 @@ def _agreeing(votes: Sequence[int]) -> int:
     return sum(vote > 1 for vote in votes)
 
 
-def _gaps(cells: Cells, columns: Sequence[Cells]) -> int:
-    """The number of empty cells in columns that are filled in nearly all rows of data."""
-    return sum(
-        not cell and sum(map(bool, values)) > 0.9 * len(values)
-        for cell, values in zip(cells, columns, strict=True)
-    )
-
-
 def _wordiness(cells: Cells) -> float:
     """The average words of the cells of a row; a number or an object, hardly a name, has some."""
-    filled = [cell for cell in cells if cell]
     words = [
         _WORDY if _NUMBER.fullmatch(cell) or cell.startswith("{") else len(cell.split())
-        for cell in filled
+        for cell in cells
+        if cell
     ]
     return sum(words) / max(1, len(words))
 
@@ -131,16 +130,11 @@ class Repeats:
     def __init__(self, names: Cells, above: Sequence[Cells] = ()) -> None:
         rows = [tuple(map(clean, row)) for row in (names, *above)]
         self._rows = {row for row in rows if any(row)}
-        self._index = max(range(len(names)), key=lambda i: len(names[i]), default=0)
-        # Every repeated row has this text.
-        self.key = clean(names[self._index]) if names and not above else ""
-        self._keys = {row[self._index] for row in self._rows if len(row) > self._index}
+        self._first = {row[0] for row in self._rows}
 
     def __contains__(self, cells: Cells) -> bool:
-        index = self._index
-        if not self._rows or len(cells) <= index or clean(cells[index]) not in self._keys:
-            return False
-        return tuple(map(clean, cells)) in self._rows
+        found = bool(cells) and clean(cells[0]) in self._first
+        return found and tuple(map(clean, cells)) in self._rows
 
 
 def clean(cell: str) -> str:

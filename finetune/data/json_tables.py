@@ -156,7 +156,7 @@ class JsonTable(TextTable):
         skip = self._above
         for line, value in self._values(on_bad_row):
             if self._names and _is_list_of_cells(value):
-                if skip or [table.cell_text(cell) for cell in value] in self._repeats:
+                if skip or [*map(table.cell_text, value)] in self._repeats:
                     skip = max(0, skip - 1)
                     continue
                 if len(value) != len(self._names):

@@ -251,8 +251,9 @@ def unknown_text(error: ModelError, texts: Iterable[str], checkpoint: str) -> Fi
     checkpoint that knows their language."""
     script = _commonest_script(letter for text in texts for letter in text if letter.isalpha())
     action = _ACTION if checkpoint_catalog.find_checkpoint(checkpoint) else error.remedy
-    remedies = _others(script, checkpoint)
-    return Finding("language", "blocks", error.fact, 0, action, remedies=remedies)
+    return Finding(
+        "language", "blocks", error.fact, 0, action, remedies=_others(script, checkpoint)
+    )
 
 
 def _others(script: str, checkpoint: str) -> list[Remedy]:
