@@ -248,4 +248,5 @@ def saved_length(folder: Path, length: Any = None) -> int:
     length = length or disk.read_json(folder / "tokenizer_config.json").get("model_max_length")
     if type(length) is not int or not 0 < length < 10**9:  # transformers writes 10**30 for none
         length = DEFAULT_LENGTH
-    return min(length, most_tokens(disk.read_json(folder / "config.json")) or length)
+    most = most_tokens(disk.read_json(folder / "config.json"))
+    return int(min(length, most or length))
