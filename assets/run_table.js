@@ -8,6 +8,11 @@ element.addEventListener('click', (event) => {
 
 // The boxes are this page's own: a table that is drawn anew is ticked as the old one was.
 const ticked = new Set(finetune.compared());
+const show = () => { // a bundle's box is ticked if those of all its runs are
+  for (const box of element.querySelectorAll('input[data-do=choose]')) {
+    box.checked = box.dataset.what.split(' ').every((run) => ticked.has(run));
+  }
+};
 const offer = () => { // to compare or delete what is ticked
   const n = ticked.size, words = element.querySelector('[data-runs]').dataset;
   const change = (few, many, least, most) => ({__type__: 'update', interactive: n >= least && n <= most,
@@ -24,8 +29,8 @@ element.addEventListener('change', (event) => {
   }
   const box = event.target.closest('input[data-do=choose]');
   if (!box) return;
-  if (box.checked) ticked.add(box.dataset.what);
-  else ticked.delete(box.dataset.what);
+  for (const run of box.dataset.what.split(' ')) ticked[box.checked ? 'add' : 'delete'](run);
+  show();
   offer();
 });
 watch('value', () => {
@@ -34,9 +39,7 @@ watch('value', () => {
   const runs = new Set(table.dataset.runs.split(' ')), before = ticked.size;
   for (const run of ticked) if (!runs.has(run)) ticked.delete(run); // it was deleted
   if (before && (ticked.size < before || !finetune.ticked)) offer();
-  for (const box of element.querySelectorAll('input[data-do=choose]')) {
-    box.checked = ticked.has(box.dataset.what);
-  }
+  show();
 });
 
 // The chooser of columns stays open while the table is drawn anew.

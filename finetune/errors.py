@@ -65,8 +65,13 @@ class StoreError(FinetuneError):
 class NoSuchRun(StoreError):
     """The run does not exist, or the caller may not see it."""
 
-    def __init__(self) -> None:
-        super().__init__(_("There is no such run."), _("Choose one from the list of runs."))
+    def __init__(self, name: str = "", nearest: Sequence[str] = ()) -> None:
+        problem, remedy = _("There is no such run."), _("Choose one from the list of runs.")
+        if name:
+            problem = _("There is no run named {name}.", name=name[:80])
+        if nearest:
+            remedy = _("Did you mean {names}?", names=", ".join(nearest))
+        super().__init__(problem, remedy)
 
 
 class TooMany(FinetuneError):

@@ -7,7 +7,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,26 @@ from finetune import config
 from finetune.config import RunConfig
 from finetune.data import csv_cells
 from finetune.errors import StoreError
-from finetune.evaluation import report
+from finetune.evaluation import ranking, report, saved_predictions
 from finetune.inference import decision_rule
 from finetune.jobs import service
+from finetune.metrics import catalog
+from finetune.metrics.intervals import Interval
 from finetune.runs import grids
-from finetune.runs.grids import BETWEEN, SEED
+from finetune.runs.grids import SEED
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.tasks.registry import score_metrics
+from finetune.tasks.registry import score_metrics, task_of
 
-CURVE = 30  # points of a run's curve in the table
 _FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
+
+
+CURVE = 30  # points of a run's curve
+FIXED = ("name", "what", "score", "created", "seconds", "megabytes", "status")
+"""The columns that the table always has."""
 
 
 @cache
@@ -36,14 +42,14 @@ def columns() -> dict[str, bool]:
     """Return the columns to sort by; True for those whose greatest value comes first."""
     scores = {metric.name: metric.greater_is_better for metric in score_metrics()}
     return {
-        "name": False, "status": False, "dataset": False, "checkpoint": False, **scores,
-        "best_epoch": False, "seconds": True, "created": True,
+        "name": False, "what": False, "score": True, "created": True, "seconds": True,
+        "megabytes": False, "status": False, "dataset": False, **scores, "best_epoch": False,
     }  # fmt: skip
 
 
 @cache
 def score_columns() -> list[str]:
-    """Return the columns that are scores."""
+    """Return the columns that are scores of one metric."""
     return [metric.name for metric in score_metrics()]
 
 
@@ -62,6 +68,7 @@ class RunRow:
     scores: dict[str, float] = field(default_factory=dict)
     headline: str = ""  # the score by which its task tells models apart
     measured: tuple[str, ...] = ()  # the scores of its task
+    megabytes: float | None = None  # of the weights that answer; None without a model
     threshold: float | None = None  # None without a saved one
     classes: int = 0  # 0 while unknown
     best_epoch: float | None = None
@@ -70,7 +77,10 @@ class RunRow:
     created: float = 0.0  # seconds since the epoch
     tags: tuple[str, ...] = ()
     note: str = ""
-    group: str = ""
+    owner: str = ""
+    group: str = ""  # shared by the seeds of one configuration, or the folds
+    bundle: str = ""  # the name of the bundle that it belongs to
+    trial: bool = False  # True for a trial of a search
     fold: int = 0  # of a cross-validation, the fold it holds out
     folds: int = 0  # of a cross-validation; 0 for other runs
     place: int = 0  # place in the queue, from 1; 0 if not queued
@@ -81,6 +91,10 @@ class RunRow:
 
     def value(self, column: str) -> Any:
         """Return the value of a column: a field's name or a hyperparameter's; None if unknown."""
+        if column == "score":
+            return self.scores.get(self.headline)
+        if column == "what":
+            return self.checkpoint
         if column in score_columns():
             return self.scores.get(column)
         if column in columns():
@@ -88,26 +102,55 @@ class RunRow:
         return None if self.damaged else self.settings.get(column, _defaults()[column])
 
 
-class RunGroup:
-    """Runs that differ by the seed alone, or the runs of a cross-validation; `rows` are the ones
-    that are shown. The scores are those over seeds, or over folds."""
+class BundleRow:
+    """A bundle, or the seeds of one point of a grid."""
 
-    def __init__(self, members: Sequence[RunRow]) -> None:
-        self.rows: list[RunRow] = []
-        self.folds = members[0].folds
-        last = SEED if not self.folds else BETWEEN
-        named = [row.name.rpartition(last)[0] for row in members if last in row.name]
-        self.name = named[0] if named else members[0].name
-        self.count = len(members)
+    def __init__(self, name: str, members: Sequence[RunRow]) -> None:
+        self.name, self.members = name, members
+        self.rows: list[RunRow] = []  # the members that the filter leaves
+        self.ids = " ".join(row.id for row in members)
+        self.headline, self.classes = members[0].headline, members[0].classes
+        self.dataset, self.folds = members[0].dataset, members[0].folds
+        self.kind = "grid"
+        if self.folds or any(row.trial for row in members):
+            self.kind = "folds" if self.folds else "search"
+        elif members[0].group and len({row.group for row in members}) == 1:
+            self.kind = "seeds"
         finished = [row for row in members if row.status == "finished"]
         self.finished = len(finished)
-        self.scores = {  # None if none was scored
-            name: grids.seed_spread(
-                (row.scores.get(name) for row in finished if row.fold or not row.folds),
-                independent=not self.folds,
-            )
-            for name in score_columns()
-        }
+        self.created = max(row.created for row in members)
+        self.seconds = sum(row.seconds or 0.0 for row in members)
+        # Of a cross-validation the id of the run on all rows, else of any.
+        self.whole = next((row.id for row in members if not row.fold), members[0].id)
+        models = [row for row in finished if row.trial] or finished
+        if self.folds:
+            models = [row for row in finished if not row.fold]
+        self.model = max(models, key=_rank, default=None)  # the row of the bundle's model
+        self.spread = None  # of the score over seeds or folds
+        if self.kind in ("seeds", "folds"):
+            scores = [row.value("score") for row in finished if row.fold or not row.folds]
+            self.spread = grids.seed_spread(scores, independent=not self.folds)
+
+    def lines(self) -> list[RunRow | BundleRow]:
+        """Return the rows, those of a grid's point together below a line of their own."""
+        if self.kind != "grid":
+            return [*self.rows]
+        points = defaultdict(list)
+        for row in self.rows:
+            points[row.group or row.id].append(row)
+        found: list[RunRow | BundleRow] = []
+        for rows in points.values():
+            every = [row for row in self.members if row.group and row.group == rows[0].group]
+            if len(every) > 1:
+                found.append(BundleRow(every[0].name.rpartition(SEED)[0], every))
+            found += rows
+        return found
+
+
+def _rank(row: RunRow) -> float:
+    """The headline score of a row, the greater the better."""
+    score = row.value("score")
+    return float("-inf") if score is None else catalog.find(row.headline).rank(score)
 
 
 def run_rows(store: RunStore) -> list[RunRow]:
@@ -185,6 +228,7 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         values |= {
             "scores": report.kept_metrics(run, summary),
             "best_epoch": best.epoch,
+            "megabytes": ranking.model_megabytes(run),
             "threshold": rule.threshold_for(labels),
         }
     curve = [
@@ -206,10 +250,33 @@ def run_row(store: RunStore, run: Run) -> RunRow:
         tags=about.tags,
         note=about.note,
         group=about.group,
-        place=service.queue_place(store, run)[0] if summary.status == "waiting" else 0,
+        owner=run.owner,
+        bundle=run.bundle(),
+        trial=bool(about.study),
         curve=(*curve[:-1:stride], *curve[-1:]),
+        place=service.queue_place(store, run)[0] if summary.status == "waiting" else 0,
         **values,
     )
+
+
+@lru_cache(maxsize=1000)
+def _interval(folder: Path, version: object) -> Interval | None:
+    with contextlib.suppress(StoreError):
+        kept = report.kept_answers(Run(folder))
+        task = task_of(kept.target)
+        metric = [task.headline]
+        scores = task.intervals(kept.answers, kept.truth, kept.target, metric, kept.shared)
+        return scores[task.headline.name]
+    return None
+
+
+def score_interval(store: RunStore, row: RunRow) -> Interval | None:
+    """Return the 95% interval of a run's score; None without one, or if its answers are gone."""
+    if not row.scores:
+        return None
+    run = store.everyone.get(row.id)
+    version = decision_rule.read_rule(run.best), saved_predictions.files_version(run)
+    return _interval(run.folder, version)
 
 
 @cache
@@ -237,9 +304,9 @@ def filter_rows(rows: Sequence[RunRow], text: str) -> list[RunRow]:
 
 def sort_rows(
     rows: Sequence[RunRow], by: str, descending: bool, all_rows: Sequence[RunRow]
-) -> list[RunRow | RunGroup]:
-    """Return the rows in order, unknown values last, and a group's rows together at the first one's
-    place. A group is placed by all its members in `all_rows`."""
+) -> list[RunRow | BundleRow]:
+    """Return the rows in order, unknown values last. A bundle, of all its members in `all_rows`, is
+    one line at the place of its first row."""
 
     def sort_key(row: RunRow) -> Any:
         value = row.value(by)
@@ -248,34 +315,30 @@ def sort_rows(
     ordered = [row for row in rows if row.value(by) is not None]
     ordered.sort(key=sort_key, reverse=descending)
     ordered += [row for row in rows if row.value(by) is None]
-    members: dict[str, list[RunRow]] = defaultdict(list)
+    members: dict[tuple[str, str], list[RunRow]] = defaultdict(list)
     for row in all_rows:
-        members[row.group].append(row)
-    groups = {name: RunGroup(each) for name, each in members.items() if name and len(each) > 1}
+        members[row.owner, row.bundle].append(row)
+    found = {key: BundleRow(key[1], each) for key, each in members.items() if key[1]}
     for row in ordered:
-        if row.group in groups:
-            groups[row.group].rows.append(row)
-    lines = [groups.get(row.group, row) for row in ordered]
-    return list({id(line): line for line in lines}.values())  # a group at its first row's place
-
-
-def dataset_of(line: RunRow | RunGroup) -> str:
-    """Return the data of a run or a group."""
-    return line.rows[0].dataset if isinstance(line, RunGroup) else line.dataset
+        if row.bundle:
+            found[row.owner, row.bundle].rows.append(row)
+    lines = [found.get((row.owner, row.bundle), row) for row in ordered]
+    return list({id(line): line for line in lines}.values())  # a bundle at its first row's place
 
 
 def by_dataset(
-    lines: Sequence[RunRow | RunGroup], rows: Sequence[RunRow]
-) -> list[RunRow | RunGroup]:
+    lines: Sequence[RunRow | BundleRow], rows: Sequence[RunRow]
+) -> list[RunRow | BundleRow]:
     """Return the lines in their order, those of the same data together, because scores of different
     data cannot be compared. `rows` are all runs, whose newest come first."""
     order = {name: n for n, name in enumerate(dict.fromkeys(row.dataset for row in rows))}
-    return sorted(lines, key=lambda line: order[dataset_of(line)])
+    return sorted(lines, key=lambda line: order[line.dataset])
 
 
 def runs_csv(rows: Sequence[RunRow]) -> str:
     """Return all runs as CSV: results, and every hyperparameter, automatic ones as resolved."""
-    names = [*columns(), *(name for name in _defaults() if name not in columns())]
+    names = [*dict.fromkeys((*columns(), *_defaults()))]
+    names = [name for name in names if name not in ("what", "score")]  # each of other columns
     cells = [[row.id, *(row.resolved.get(name, row.value(name)) for name in names)] for row in rows]
     return csv_cells.to_csv([["id", *names], *cells])
 

@@ -129,6 +129,11 @@ class Run(JobFolder):
         hides = public and is_upload(config.dataset) and title.startswith(f"{data}-")
         return grids.OWN_FILES + title[len(data) :] if hides else title
 
+    def bundle(self) -> str:
+        """The name of the bundle that the run belongs to (`bundles`); "" for a single run."""
+        first, between, _ = self.about().title.partition(grids.BETWEEN)
+        return first if between else ""
+
     def exists(self) -> bool:
         """True if the run is there. A library may have created a deleted run's folder again."""
         return (self.folder / "config.json").is_file()

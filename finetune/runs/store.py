@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import difflib
 import os
 import re
 import secrets
@@ -31,6 +32,7 @@ from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError
 from finetune.messages import message as _
 from finetune.owners import LOCAL_USER, Visitor
 from finetune.runs import grids
+from finetune.runs.bundles import Bundle, bundles
 from finetune.runs.job_folder import JobFolder, forget_state
 from finetune.runs.run import SPEC, Run, RunMetadata
 
@@ -59,15 +61,18 @@ def default_root() -> Path:
 
 
 def named_run(name: Path, root: Path) -> Run:
-    """Find a run by its folder, or by id or name below `root`; NoSuchRun if there is none."""
+    """Find a run by its folder, or by id or name below `root`; the name of a bundle is that of its
+    model. Raises NoSuchRun, with the nearest names, if there is none."""
     with contextlib.suppress(OSError):  # a name that no folder can have
         folder = name if name.is_dir() else root / name
         if folder.is_dir():
             return Run(folder)
-    for run in RunStore(root).runs():
-        if run.title() == str(name):
-            return run
-    raise NoSuchRun
+    runs = RunStore(root).runs()[::-1]  # of two with one name the newest
+    models = {bundle.name: bundle.model() for bundle in bundles(runs)}
+    named = {name: run for name, run in models.items() if run} | {run.title(): run for run in runs}
+    if found := named.get(str(name)):
+        return found
+    raise NoSuchRun(str(name), difflib.get_close_matches(str(name), named, cutoff=0.4))
 
 
 def as_run(run: Run | Path | str) -> Run:
@@ -185,6 +190,12 @@ class RunStore:
         except OSError:
             return []
         return [run for run in map(self._visible_run, names) if run is not None]
+
+    def is_model(self, run: Run) -> bool:
+        """True unless another run's model stands for the run's bundle."""
+        mates = [each for each in self.runs() if run.bundle() and each.bundle() == run.bundle()]
+        model = Bundle(run.bundle(), mates).model() if mates else run
+        return model is not None and model.id == run.id
 
     def _visible_run(self, name: str) -> Run | None:
         run = Run(self.root / name)

@@ -304,7 +304,8 @@ def _batch(job: PredictionJob) -> dict:
 
 def _row(row: RunRow) -> dict:
     """A row without what runs are grouped by, which says nothing to a client."""
-    return {name: value for name, value in asdict(row).items() if name != "data_keys"}
+    inner = ("data_keys", "owner", "trial")
+    return {name: value for name, value in asdict(row).items() if name not in inner}
 
 
 def _status(store: RunStore, run_id: str) -> dict:

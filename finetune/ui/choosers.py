@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from finetune.errors import FinetuneError
 from finetune.evaluation import report
 from finetune.hub_errors import Kind
 from finetune.jobs import memory, probe, service
+from finetune.runs.bundles import bundles
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui import elements, feedback, form
@@ -197,26 +199,26 @@ def _hint() -> Markup:
 def choices(
     store: RunStore, current: str | None, asked: str | None = None, ended: bool = False
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the updates of a dropdown of the runs with a model and of `no_model`, and the run that
-    is selected: the one `asked` for by an address, else `current`, else the newest. An unchanged
-    selection is not sent, since the person may choose another meanwhile. With `ended`, a run that
-    still trains is offered but not selected by default.
+    """Return the updates of a dropdown of the models, one for each bundle, and of `no_model`, and
+    the run that is selected: the one `asked` for by an address, else `current`, else the newest. An
+    unchanged selection is not sent, since the person may choose another meanwhile. With `ended`, a
+    run that still trains is offered but not selected by default; without, a bundle's other run that
+    is wanted is, too.
 
     Raises:
         NoSuchRun: if `asked` is no run.
     """
     wanted = store.get(asked).id if asked else current
     options, settled = [], []
-    for run in store.runs():
-        if run.has_model():
-            summary = run.state()
-            if summary.status in ENDED:
-                settled.append(run.id)
-            metric, score = summary.headline.name, gettext("not scored")
-            kept = report.kept_metrics(run, summary).get(metric)
-            if kept is not None:
-                score = f"{in_words(metric, summary.classes)} {fixed(kept)}"
-            options.append((f"{run.title()} \u00b7 {score}", run.id))
+    for name, run in models(store, "" if ended else wanted):
+        summary = run.state()
+        if summary.status in ENDED:
+            settled.append(run.id)
+        metric, score = summary.headline.name, gettext("not scored")
+        kept = report.kept_metrics(run, summary).get(metric)
+        if kept is not None:
+            score = f"{in_words(metric, summary.classes)} {fixed(kept)}"
+        options.append((f"{name} \u00b7 {score}", run.id))
     ids = [run_id for _, run_id in options]
     value = wanted if wanted in ids else next(iter(settled if ended else ids), None)
     changed = {} if value == current else {"value": value}
@@ -224,9 +226,20 @@ def choices(
     return [chooser, gr.update(value=_hint(), visible=not ids)], value
 
 
+def models(store: RunStore, besides: str | None = None) -> Iterator[tuple[str, Run]]:
+    """Yield the name and the run of each model that can be chosen, the newest first; and the run
+    with the id `besides`, if its bundle has another model."""
+    for bundle in bundles(store.runs()):
+        if (model := bundle.model()) is not None:
+            yield bundle.name, model
+        for run in bundle.runs:
+            if run.id == besides and run.has_model() and run is not model:
+                yield run.title(), run
+
+
 def newest(store: RunStore) -> str | None:
-    """The newest run with a model, the default of `choices`; else None."""
-    return next((run.id for run in store.runs() if run.has_model()), None)
+    """The newest model's run, the default of `choices`; else None."""
+    return next((run.id for _, run in models(store)), None)
 
 
 def columns(store: RunStore, run_id: str | None) -> ColumnNames:

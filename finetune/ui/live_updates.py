@@ -110,7 +110,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None
     current: dict[str, tuple[Any, Any]] = {
         "verdict": (
             (summary.count if ended else 0, ended, damaged, rule_file),
-            lambda: damaged + run_view.verdict(run, summary),
+            lambda: damaged + run_view.verdict(store, run, summary),
         ),
         "bar": ((state, summary.count), lambda: run_view.bar(run, summary, place)),
         "action": (state, lambda: run_view.action(run, summary)),

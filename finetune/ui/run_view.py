@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from markupsafe import Markup
 
@@ -16,7 +17,7 @@ from finetune.errors import StoreError
 from finetune.evaluation import advice, baselines, report
 from finetune.inference import decision_rule
 from finetune.jobs import run_table, service
-from finetune.jobs.run_table import RunGroup, RunRow
+from finetune.jobs.run_table import BundleRow, RunRow
 from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -27,7 +28,6 @@ from finetune.ui.i18n import gettext, number
 
 MAX_COMPARED = 8  # colours and dashes that can be told apart
 PAGE = 20  # rows of the table at a time
-MOST_SETTINGS = 8  # columns of differing hyperparameters
 STATUSES = {
     "waiting": message("waiting"),
     "running": message("running"),
@@ -90,8 +90,9 @@ def cards(run: Run, summary: RunSummary) -> Markup:
     return render("run_cards.html", summary=summary, remark=remark, kept=kept, config=config)
 
 
-def verdict(run: Run, summary: RunSummary) -> Markup:
-    """Say how the run ended and what to do next; empty while it runs."""
+def verdict(store: RunStore, run: Run, summary: RunSummary) -> Markup:
+    """Say how the run ended and what to do next; empty while it runs. A fold or a losing trial is
+    not offered to be published."""
     if summary.status not in ENDED:
         return Markup()
     judged, advised, plain = None, None, None
@@ -103,7 +104,7 @@ def verdict(run: Run, summary: RunSummary) -> Markup:
             plain = advice.plainly(analysis, summary.baselines)
     return render(
         "run_verdict.html", run=run, summary=summary, verdict=judged, advice=advised,
-        plain=plain, constant=summary.task.constant,
+        plain=plain, constant=summary.task.constant, publishable=store.is_model(run),
     )  # fmt: skip
 
 
@@ -171,12 +172,14 @@ def is_everybodys(store: RunStore) -> bool:
 
 
 def table(
+    store: RunStore,
     rows: Sequence[RunRow],
     by: str,
     descending: bool,
     text: str = "",
     page: int = 0,
     chosen: Sequence[str] = (),
+    unfolded: Sequence[str] = (),
 ) -> Markup:
     """A page of the table, or a hint if it is empty; `assets/run_table.js` reports clicks.
 
@@ -184,24 +187,23 @@ def table(
         by, descending: the sort order.
         text: words that each listed run must have.
         page: from 0; the last one if there are fewer.
-        chosen: columns; empty for those in which the runs differ.
+        chosen: columns besides the ones that are always there.
+        unfolded: names of the bundles whose runs are listed.
     """
     matching = run_table.filter_rows(rows, text)
-    lines: list[RunRow | RunGroup] = []
-    kinds = {(row.headline, in_words(row.headline, row.classes)) for row in matching if row.scores}
+    lines: list[RunRow | BundleRow] = []
     for line in run_table.by_dataset(run_table.sort_rows(matching, by, descending, rows), rows):
-        lines += [line, *line.rows] if isinstance(line, RunGroup) else [line]
+        lines.append(line)
+        if isinstance(line, BundleRow) and line.name in unfolded:
+            lines += line.lines()
     page = max(0, min(page, (len(lines) - 1) // PAGE))
-    columns, same, choices = _columns(matching, chosen)
+    metrics = {(row.headline, row.classes) for row in matching if row.scores}
     return render(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
-        columns=columns,
-        same=same,
-        choices=choices,
-        chosen=chosen,
+        columns=[*run_table.FIXED, *chosen],
+        choices=_choices(matching),
         several_datasets=len({row.dataset for row in matching}) > 1,
-        dataset_of=run_table.dataset_of,
         by=by,
         descending=descending,
         page=page,
@@ -210,47 +212,19 @@ def table(
         matching=len(matching),
         total=len(rows),
         scores=run_table.score_columns(),
-        curve_beside=next((name for name in columns if name in _headlines(matching)), ""),
         cell=cell_text,
-        sparkline=_sparkline(matching),
-        most_classes=max((row.classes for row in matching), default=0) if len(kinds) == 1 else 0,
-        mixed=len(kinds) > 1,
+        interval=partial(run_table.score_interval, store),
+        measure=in_words(*metrics.pop()) if len(metrics) == 1 else "",
+        most_classes=max((row.classes for row in matching), default=0),
+        unfolded=unfolded,
     )
 
 
-def _headlines(rows: Sequence[RunRow]) -> set[str]:
-    """The scores by which the rows' tasks tell models apart."""
-    return {row.headline for row in rows}
-
-
-def _columns(
-    rows: Sequence[RunRow], chosen: Sequence[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """The columns shown, `chosen` or those in which the rows differ (all, for a single row); the
-    texts that all rows share in some others; and the columns to choose from: those shown, and those
-    with a value other than the default."""
-    known = [*run_table.columns()]
-    settings = [name for name in run_table.differing_settings(rows) if name not in known]
-    scored = {name for row in rows for name in (*row.measured, *row.scores)}
-    if len(_headlines(rows)) > 1:  # runs of several tasks: what tells their models apart
-        scored = _headlines(rows)
-    scores = [name for name in run_table.score_columns() if name in scored]
-    first, last = ["name", *scores, "status", "dataset", "checkpoint"], known[-3:]
-    columns, same = [], []
-    for column in [*first, *settings[:MOST_SETTINGS], *last]:
-        texts = {cell_text(row, column) for row in rows}
-        if len(texts) > 1 or len(rows) < 2 or column in {"name"} | _headlines(rows):
-            columns.append(column)
-        elif column in ("status", "dataset", "checkpoint"):
-            same.append(texts.pop())
-    if len({row.dataset for row in rows}) > 1:  # their names stand above the runs
-        columns = [name for name in columns if name != "dataset"]
-    if chosen:
-        columns, same = ["name", *(name for name in chosen if name != "name")], []
-    useful = {name for row in rows for name in (*row.settings, *row.scores)} | set(columns)
-    plain = run_table.columns().keys() - run_table.score_columns()
-    choices = [name for name in all_columns() if name in useful | plain and name != "name"]
-    return columns, same, choices
+def _choices(rows: Sequence[RunRow]) -> list[str]:
+    """The columns that can be shown besides: data, scores, and settings other than the default."""
+    useful = {name for row in rows for name in (*row.settings, *row.scores)}
+    useful |= {"dataset", "best_epoch"}
+    return [name for name in all_columns() if name in useful and name != "checkpoint"]
 
 
 def all_columns() -> list[str]:
@@ -270,8 +244,12 @@ def cell_text(row: RunRow, column: str) -> str:
         return gettext("{status}, no. {place} in the queue", status=status, place=row.place)
     if value is None:
         return "\u2013"
-    if column in run_table.score_columns() or column == "best_epoch":
-        return fixed(value, 2 if column == "best_epoch" else 3)
+    if column in ("score", *run_table.score_columns()):
+        return fixed(value, 3)
+    if column == "best_epoch":
+        return fixed(value, 2)
+    if column == "megabytes":
+        return fixed(value, 0 if value >= 10 else 1)
     if column == "seconds":
         return duration(value)
     if column == "created":
@@ -295,19 +273,3 @@ def setting_text(name: str, value: object, resolved: object = None) -> str:
 def _value_text(value: object) -> str:
     text = run_table.value_text(value)
     return number(text) if isinstance(value, float) else text
-
-
-def _sparkline(rows: Sequence[RunRow]) -> Callable[[RunRow], str]:
-    """A function from a row to the points of its F1 in a box of 80 by 20, one scale for all."""
-    scores = [score for row in rows for score in row.curve]
-    low, high = min(scores, default=0.0), max(scores, default=1.0)
-    span = high - low or 1.0
-
-    def points(row: RunRow) -> str:
-        across = 76 / max(1, len(row.curve) - 1)
-        return " ".join(
-            f"{2 + n * across:.1f},{18 - 16 * (score - low) / span:.1f}"
-            for n, score in enumerate(row.curve)
-        )
-
-    return points

@@ -23,9 +23,10 @@ _DRAWN = 60  # learning curves, the newest
 _STATES = ("finished", "pruned", "failed", "running", "waiting")
 
 
-def links(store: RunStore) -> Markup:
-    """A button for each search; empty if there is none."""
-    found = studies(store)
+def links(store: RunStore, listed: set[str]) -> Markup:
+    """A button for each search that has no run; empty if there is none. `listed` are the names of
+    the searches that have one."""
+    found = [study for study in studies(store) if study.title not in listed]
     return macro("search_links.html", "links")(found) if found else Markup()
 
 

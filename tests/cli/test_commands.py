@@ -25,8 +25,8 @@ from tests.support import monitored, toys
         (["train", "--config", "n" * 5000], "is too long. Give a shorter one."),
         (["train", "--run", "my first"], "a new run, which gets its name by --name 'my first'\n"),
         (["train", "--run", "-1"], "gets its name by --name=-1\n"),
-        (["evaluate", "--run", "n" * 5000], "no such run"),
-        (["evaluate", "--run", "n\0"], "no such run"),
+        (["evaluate", "--run", "n" * 5000], "no run named nnn"),
+        (["evaluate", "--run", "n\0"], "no run named n"),
     ],
 )
 def test_what_cannot_be_used_is_said(

@@ -190,10 +190,10 @@ def test_the_run_on_all_rows_waits_for_its_folds_and_for_no_others(
     queue.add(run.id)
     queue.add(first.id)
     scheduler.dispatch_queue(store)
-    assert started == ["tickets fold 1"]
+    assert started == ["tickets \u00b7 fold 1"]
     queue.remove(first.id)
     scheduler.dispatch_queue(store)
-    assert started[1:] == ["tickets all rows"]
+    assert started[1:] == ["tickets \u00b7 all rows"]
     assert len(cross_validation.read_folds(run)) == 4
     # One whose fold has ended too early says which.
     *others, late = folded(store, CONFIG)

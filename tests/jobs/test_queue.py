@@ -437,7 +437,7 @@ def test_a_visitors_run_is_worked_on_for_so_long(
     ended = run.state()
     assert ended.error == "It was worked on for 0 minutes, as long as a run may be."
     assert (ended.discarded, ended.saved_step, run.has_model()) == (False, 10, True)
-    assert ended.error in run_view.verdict(run, ended)
+    assert ended.error in run_view.verdict(ada, run, ended)
     with pytest.raises(JobError, match="This run was worked on for 0 minutes"):
         service.resume_run(ada, run)
     own = service.start_run(stand_in, brief())

@@ -133,7 +133,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     assert statuses <= {"running", "interrupted"}
     rows = run_table.run_rows(store)
     assert {row.id for row in rows} == ids
-    drawn = table([*rows], "created", True)
+    drawn = table(store, [*rows], "created", True)
     assert all(id_ in drawn for id_ in ids)
     (update, _hint), _ = choosers.choices(store, None)
     assert {value for _, value in update["choices"]} == ids

@@ -30,7 +30,7 @@ def folded(store: RunStore, config: RunConfig, right: float = 0.8) -> list[Run]:
     draw, runs = np.random.default_rng(1), []
     rows = np.array_split(np.arange(ROWS), config.folds)
     for planned in grids.plan_runs(config):
-        title = " ".join(("tickets", *planned.member))
+        title = grids.BETWEEN.join(("tickets", *planned.member))
         run = store.create(planned.config, group=planned.group, title=title)
         runs.append(run)
         if not planned.config.fold:

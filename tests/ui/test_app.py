@@ -86,7 +86,7 @@ def test_markup_is_shown_and_a_bug_is_not(
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
     probed = [Probed(MARKUP, MARKUP), Probed(MARKUP, "", Interval(0.8, 0.75, 0.85))]
     for text in (
-        run_view.verdict(run, run.state()),
+        run_view.verdict(store, run, run.state()),
         feedback.show_errors(DataError(MARKUP, MARKUP)),
         feedback.show_errors(ConfigError({MARKUP: MARKUP})),
         feedback.note(MARKUP),

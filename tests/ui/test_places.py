@@ -46,11 +46,11 @@ def places(store: RunStore, run: Run, other: Run) -> dict[str, str]:
     study = report.evaluate_run(run, summary)
     rule = decision_rule.read_rule(run.best)
     return {
-        "verdict": str(run_view.verdict(run, summary)),
+        "verdict": str(run_view.verdict(store, run, summary)),
         "tiles": str(run_view.cards(run, summary)),
         "chart": charts.score_chart(summary),
         "evaluation": str(evaluation_view.view(study, summary, rule, JobState("none"))),
-        "table": str(run_view.table([run_table.run_row(store, run)], "f1", True)),
+        "table": str(run_view.table(store, [run_table.run_row(store, run)], "f1", True)),
         "compare": str(compare_view.comparison(store, [run.id, other.id])),
         "chooser": str(choosers.choices(store, run.id)[0][0]["choices"]),
         "news": str(webhook.message("example.org", run, summary)["text"]),
@@ -180,11 +180,11 @@ def test_a_stopped_run_is_green_only_if_it_is_surely_better(store: RunStore) -> 
     run = recorded(store, "abcd")
     row = report.evaluate_run(run, run.state()).analysis.details.classes[3]
     assert (row.precision, row.recall, row.f1) == (None, None, None)  # of no example
-    drawn = run_view.verdict(run, run.state())
+    drawn = run_view.verdict(store, run, run.state())
     assert "below the best simple method" in drawn
     assert ("ft-warn" in drawn, "ft-good" in drawn) == (True, False)
     run.append(events.BaselinesMeasured(baselines={"always the commonest answer": {"f1": 0.2}}))
-    drawn = run_view.verdict(run, run.state())
+    drawn = run_view.verdict(store, run, run.state())
     assert ("ft-warn" in drawn, "ft-good" in drawn) == (False, True)
 
 
@@ -266,13 +266,13 @@ def test_every_place_says_that_others_answered_the_pairs(store: RunStore, whole:
     assert "this model |" not in card
     assert "the best by" not in model_card.card_text(fold, fold.state(), "ada/fold")
     rows = run_table.run_rows(store)
-    (group,) = run_table.sort_rows(rows, "created", True, rows)
-    assert isinstance(group, run_table.RunGroup)
-    assert (group.count, group.finished, group.folds) == (5, 5, 4)
-    spread = group.scores["accuracy"]
-    assert spread is not None
-    assert (spread.count, spread.interval) == (4, None)
-    assert spread.mean == pytest.approx(report.kept_metrics(whole, summary)["accuracy"])
+    (bundle,) = run_table.sort_rows(rows, "created", True, rows)
+    assert isinstance(bundle, run_table.BundleRow)
+    assert (len(bundle.rows), bundle.finished, bundle.folds, bundle.kind) == (5, 5, 4, "folds")
+    assert bundle.model is not None
+    assert bundle.model.id == bundle.whole == whole.id
+    assert bundle.spread is not None
+    assert (bundle.spread.count, bundle.spread.interval) == (4, None)
 
 
 def test_few_rows_are_offered_as_many_folds_as_find_places(

@@ -15,6 +15,7 @@ import gradio as gr
 import pytest
 
 from finetune.config import RunConfig
+from finetune.errors import NoSuchRun
 from finetune.evaluation import corrections
 from finetune.inference import decision_rule
 from finetune.jobs import run_table
@@ -52,8 +53,13 @@ def part(tab: RunsTab) -> Evaluation:
 def add(store: RunStore, toy_checkpoint: Path) -> Callable[..., Run]:
     """Make a run that has ended, with an F1, its model the toy."""
 
-    def finished(f1: float = 0.8, group: str = "", **values: object) -> Run:
-        run = store.create(RunConfig(max_length=32).changed(**values), group=group)
+    def finished(
+        f1: float = 0.8, group: str = "", title: str = "", study: str = "", **values: object
+    ) -> Run:
+        config = RunConfig(max_length=32).changed(**values)
+        run = store.create(config, group=group, title=title)
+        about = run.about().model_copy(update={"study": study})
+        (run.folder / "about.json").write_text(about.model_dump_json())
         for event in story():
             if isinstance(event, events.Evaluated):
                 metrics = {"metrics": {"accuracy": f1 - 0.1, "f1": f1, "loss": 0.5}}
@@ -80,25 +86,29 @@ def opened_view(run: Run) -> dict[str, Any]:
     return {**blank(), "opened": run.id}
 
 
-def test_a_filter_hides_members_and_changes_no_group(
+def test_a_bundle_is_one_line_that_opens_into_its_runs(
     tab: RunsTab, store: RunStore, add: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(4):
-        run = add(0.80 + seed / 100, "seeds", seed=seed, name=f"seeds, seed {seed}")
+        run = add(0.80 + seed / 100, "seeds", seed=seed, title=f"tickets-1 \u00b7 seed {seed}")
     run.describe(tags=("last",))
 
     def draw(words: str, **view: Any) -> str:
         return str(tab.on_tick(NOBODY, blank() | view, {}, words)[tab.table])
 
+    click = event(do="unfold", what="tickets-1", at=1)
+    opened = tab.on_table(NOBODY, click, None, blank(), "")[tab.view]
     for words, members in (("", 4), ("seed", 4), ("last", 1)):
-        drawn = draw(words)
-        assert drawn.count("ft-member") == members
-        assert "4 seeds, 4 finished" in drawn
-        assert "0.815 \u00b1 0.013" in drawn
+        for view, shown in ((blank(), 0), (opened, members)):
+            drawn = draw(words, **view)
+            assert drawn.count('class="ft-member"') == shown
+            assert "4 seeds" in drawn
+            assert "0.815</span>" not in drawn
+            assert "0.815 \u00b1 0.013" in drawn
     assert "No run has all of these words" in draw("zebra")
     monkeypatch.setattr(run_view, "PAGE", 3)
     newest = add()
-    first, last = draw(""), draw("", page=9)
+    first, last = draw("", **opened), draw("", **opened | {"page": 9})
     assert first.count("<tr") == 1 + 3
     assert "page 1 of 2" in first
     assert all(run.id in first for run in store.runs())  # a box of another page stays ticked
@@ -106,24 +116,48 @@ def test_a_filter_hides_members_and_changes_no_group(
     assert f'data-do="open" data-what="{newest.id}"' not in last
 
 
-def test_what_differs_stands_in_columns_and_no_column_is_the_same_in_all(
+def test_columns_are_the_same_for_any_runs_and_others_are_added_on_wish(
     tab: RunsTab, store: RunStore, add: Callable[..., Run]
 ) -> None:
     add(0.5, learning_rate=5e-4)
     add(0.6, learning_rate=5e-5, seed=7)
     one = add(0.9, learning_rate=1e-3, name="=one")
     rows = run_view.rows(store)
-    drawn = str(run_view.table(rows, "f1", True))
+    drawn = str(run_view.table(store, rows, "score", True))
     heads = [text.strip() for text in re.findall(r'data-what="\w+">([^<]*)\n', drawn)]
-    assert heads == ["Run", "F1", "Accuracy", "Learning rate", "Seed"]
-    assert "ft-spark" not in drawn  # of one evaluation there is no curve
-    click = event(do="columns", what="weight_decay seconds <b>", at=1)
+    assert heads == ["Run", "What", "F1", "When", "Duration", "Size (MB)", "Status"]
+    click = event(do="columns", what="weight_decay <b>", at=1)
     table = tab.on_table(NOBODY, click, None, blank(), "")[tab.table]
     chosen = re.findall(r'data-do="sort" data-what="(.*?)"', table)
-    assert chosen == ["name", "weight_decay", "seconds"]
+    assert chosen == [*run_table.FIXED, "weight_decay"]
     lines = list(csv.DictReader(io.StringIO(run_table.runs_csv(rows))))
     assert [float(line["learning_rate"]) for line in lines] == [1e-3, 5e-5, 5e-4]
     assert (lines[0]["id"], lines[0]["name"]) == (one.id, "'=one")  # no formula of a spreadsheet
+
+
+def test_a_fold_or_a_losing_trial_is_nowhere_offered(
+    store: RunStore, add: Callable[..., Run]
+) -> None:
+    folds = [add(0.9, "cv", folds=2, fold=n, title=f"cv-1 \u00b7 fold {n}") for n in (1, 2)]
+    predict, publish = predict_tab(store), publish_tab(store)
+
+    def offered(tab: Any, address: str = "") -> list[str]:
+        choices = tab.on_open(NOBODY, None, address)[tab.run]["choices"]
+        return [name.partition(" \u00b7 F1")[0] for name, _ in choices]
+
+    assert offered(publish) == []
+    whole = add(0.7, "cv", folds=2, title="cv-1 \u00b7 all rows")
+    trials = [add(f1, study="s", title=f"search 1 \u00b7 trial {f1}") for f1 in (0.6, 0.8, 0.5)]
+    for tab in (predict, publish):
+        assert offered(tab) == ["search 1", "cv-1"]
+    assert offered(publish, f"run={folds[0].id}") == ["search 1", "cv-1"]
+    assert offered(predict, f"run={folds[0].id}") == ["search 1", "cv-1", "cv-1 \u00b7 fold 1"]
+    for name, run in (("search 1", trials[1]), ("cv-1", whole), ("cv-1 \u00b7 fold 2", folds[1])):
+        assert named_run(Path(name), store.root).id == run.id
+    for run, shown in ((whole, True), (folds[0], False), (trials[1], True), (trials[0], False)):
+        assert store.is_model(run) == shown
+    with pytest.raises(NoSuchRun, match=r"no run named cv-2\. Did you mean cv-1"):
+        named_run(Path("cv-2"), store.root)
 
 
 def test_a_run_is_opened_by_its_id_and_has_one_name_wherever_it_is_shown(
@@ -176,10 +210,10 @@ def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(
         first.id: both, other.id: "pairs.csv", renamed.id: both, fewer.id: both,
         cut.id: "pairs.csv (2)",  # its scores are of other pairs
     }  # fmt: skip
-    drawn = str(run_view.table(rows, "f1", True))
-    order = re.findall(r'colspan="\d+">(.*?)<|<td class="ft-num">(0\.\d00)', drawn)
+    drawn = str(run_view.table(store, rows, "f1", True))
+    order = re.findall(r'colspan="\d+">(.*?)<|<td class="ft-num">\s*(0\.\d00)', drawn)
     shown = [heading or score for heading, score in order if heading or score >= "0.8"]
-    assert shown == ["pairs.csv (2)", both, "0.800", "pairs.csv", "0.900", "0.800"]
+    assert shown == ["pairs.csv (2)", both, "0.800", "pairs.csv", "0.900"]
     assert "pairs.csv (2)" in str(compare_view.comparison(store, [other.id, cut.id]))
 
 

@@ -152,7 +152,7 @@ def test_the_buttons_of_a_verdict_keep_a_threshold_and_fill_the_form(
 
     press(do="threshold", what="0.465")
     assert decision_rule.read_rule(finished.best).threshold == 0.465
-    drawn = run_view.verdict(finished, finished.state())
+    drawn = run_view.verdict(tab.store, finished, finished.state())
     assert "Evaluate more often" in drawn  # once says nothing of its course
     assert press(do="advice")[tab.form["eval_steps"]] == "1"
 

@@ -42,7 +42,7 @@ def blank() -> View:
     """The initial view: nothing opened, the newest first, only own runs."""
     return {
         "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
-        "everybody": False, "search": "", "columns": [],
+        "everybody": False, "search": "", "columns": [], "unfolded": [],
     }  # fmt: skip
 
 
@@ -212,6 +212,11 @@ class RunsTab(Panel):
             view |= {"by": target, "descending": not view["descending"] if again else first}
         elif action == "page" and target.isdecimal():
             view["page"] = int(target[:6])
+        elif action == "unfold":
+            unfolded = {*view["unfolded"]} ^ {target[:200]}
+            view["unfolded"] = sorted(unfolded)[:100]
+        elif action == "compare":
+            view["compared"] = target.split()
         elif action == "columns":
             view["columns"] = [name for name in target.split() if name in run_view.all_columns()]
         return self._change_view(store, view, words)
@@ -349,9 +354,9 @@ class RunsTab(Panel):
                 updates |= self._run_updates(visible, visible.get(opened))
         else:
             order = view["by"], view["descending"]
-            table = search_view.links(visible) + run_view.table(
-                rows, *order, str(words or ""), view["page"], view["columns"]
-            )
+            shown = view["page"], view["columns"], view["unfolded"]
+            table = search_view.links(visible, {row.bundle for row in rows})
+            table += run_view.table(visible, rows, *order, str(words or ""), *shown)
             buttons = (self.resume, self.stop, self.discard, self.cancel, self.clone)
             updates |= dict.fromkeys(buttons, gr.update(visible=False))
             updates[self.delete] = gr.update(visible=bool(search))

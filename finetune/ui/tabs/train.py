@@ -356,9 +356,13 @@ class TrainTab(Panel):
 
     @handler("live.submit", latest=True)
     def on_turn(self, store: RunStore, live: str) -> Updates:
-        """Show the run after a change of state, or another if it is gone. Once it has ended, link
-        to the visitor's active run."""
+        """Show the run after a change of state, or another if it is gone. Once it has ended, show
+        the next one of its bundle, or link to the visitor's active run."""
         run = _find_run(store, live)
+        if run and run.bundle() and run.state().status in ENDED:
+            mates = [each for each in store.runs() if each.bundle() == run.bundle()]
+            waiting = (each for each in reversed(mates) if each.state().status not in ENDED)
+            run = next(waiting, run)
         updates = self._shown(store, run)
         if run and run.state().status in ENDED:
             other = service.active_run(store)
