@@ -46,7 +46,7 @@ Vectors = NDArray[np.float32]
 Similarities = NDArray[np.float32]
 
 
-class Stopped(FinetuneError):
+class EncodingStopped(Exception):
     """An encoding was ended between two batches."""
 
 
@@ -89,7 +89,7 @@ def measure_baselines(
 
     def go_on(done: int) -> None:
         if stop():
-            raise Stopped("Stopped.")
+            raise EncodingStopped
 
     # A sentence encoder has this file (https://sbert.net).
     if folder is not None and (folder / "modules.json").is_file():
@@ -107,7 +107,7 @@ def measure_baselines(
             )
             return _scores(answers, validation.targets, pairs, metrics)
 
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(EncodingStopped):
             baselines[COSINE] = _measured_once(pairs, key, measure, metrics)
     return {name: scores for name, scores in baselines.items() if scores}
 
@@ -257,7 +257,8 @@ def encode(
         max_length: texts are cut to so many tokens.
         half: True to compute in bf16.
         first_token: True to take the first token's state instead of the mean over all tokens.
-        progress: called before each batch with the number of rows done; may raise `Stopped`.
+        progress: called before each batch with the number of rows done; may raise
+            `EncodingStopped`.
     """
     import torch
 

@@ -24,7 +24,7 @@ from finetune.data import checkpoint_files
 from finetune.environment import devices
 from finetune.errors import DataError, FinetuneError, some
 from finetune.evaluation import baselines
-from finetune.evaluation.baselines import Stopped, Vectors, encode
+from finetune.evaluation.baselines import EncodingStopped, Vectors, encode
 from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.metrics import catalog, selection
@@ -176,14 +176,14 @@ def probe(
         def go_on(done: int, checkpoint: str = checkpoint, before: int = index * rows) -> None:
             progress(checkpoint, before + done, len(names) * rows)
             if stop():
-                raise Stopped("Stopped.")
+                raise EncodingStopped
 
         probed = Probed(checkpoint, _("not looked at"))
         try:
             if not stopped:
                 with checkpoint_files.explaining(checkpoint):
                     probed, answers[checkpoint] = _probe_one(checkpoint, setting, go_on)
-        except Stopped:
+        except EncodingStopped:
             stopped = True
         except FinetuneError as error:
             probed = Probed(checkpoint, error.fact)
@@ -275,7 +275,7 @@ def _probe_one(
     checkpoint: str, setting: _Setting, go_on: Callable[[int], None]
 ) -> tuple[Probed, Targets]:
     """Encode the pairs and score the linear model. `go_on` gets the pairs read, and may raise
-    `Stopped`."""
+    `EncodingStopped`."""
     import torch
 
     from finetune.training import model as models
