@@ -46,7 +46,7 @@ Vectors = NDArray[np.float32]
 Similarities = NDArray[np.float32]
 
 
-class EncodingStopped(Exception):
+class EncodingStopped(BaseException):
     """An encoding was ended between two batches."""
 
 
