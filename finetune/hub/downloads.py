@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import shutil
 import tempfile
 import zipfile
@@ -55,9 +56,14 @@ def saved_model(run: Run) -> Path:
     return run.best
 
 
+def file_name(name: str) -> str:
+    """Return a run's or a search's name as a part of a file's name."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+
+
 def model_zip(run: Run) -> Iterator[bytes]:
     """The best model as a zip of a `from_pretrained` folder, in pieces."""
-    return folder_zip(saved_model(run), run.id)
+    return folder_zip(saved_model(run), file_name(run.title()))
 
 
 def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
@@ -139,7 +145,7 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
         )
     temporary = tempfile.TemporaryDirectory(prefix="finetune-script-")
     folder = Path(temporary.name)
-    class_weights = _write_pairs(run, store, prepared, folder / "pairs")
+    class_weights = _write_pairs(run, store, prepared, folder / "data")
     values = _script_config(run, summary, started, prepared) | {"class_weights": class_weights}
     requirements = [pinned(name, started.versions.get(name, "")) for name in _LIBRARIES]
     if run.config().checkpoint == BUNDLED_CHECKPOINT:
@@ -155,7 +161,7 @@ def script_zip(run: Run, store: RunStore) -> Iterator[bytes]:
 
     def pieces() -> Iterator[bytes]:
         with temporary:
-            yield from folder_zip(folder, run.id)
+            yield from folder_zip(folder, file_name(run.title()))
 
     return pieces()
 

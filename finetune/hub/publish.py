@@ -149,7 +149,8 @@ def suggested_name(run: Run) -> str:
     config = run.config()
     checkpoint = config.checkpoint.removesuffix("(bundled)").strip().rsplit("/")[-1]
     source = "own" if is_upload(config.dataset) else config.dataset.rsplit("/")[-1]
-    text = f"{checkpoint}-{source}-pairs".lower()
+    noun = "pairs" if run.state().paired else "texts"
+    text = f"{checkpoint}-{source}-{noun}".lower()
     return re.sub(r"[^a-z0-9._-]+", "-", text).strip("-.")[:96]
 
 

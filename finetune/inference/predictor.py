@@ -4,6 +4,7 @@ most recently used models stay in memory."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import reprlib
 import threading
@@ -358,6 +359,7 @@ class ModelCache:
         # By folder, its weights' times and device; the most recently used last.
         self._predictors: dict[tuple[str, tuple[int, ...], str], Predictor] = {}
         self._lock = threading.Lock()
+        _caches.append(self)
 
     @contextlib.contextmanager
     def using(
@@ -376,3 +378,19 @@ class ModelCache:
                 predictor = Predictor(folder, max_length, paired, device)
             self._predictors[key] = predictor
         yield predictor
+
+    def free(self) -> None:
+        """Free all memory; that of a model in use when its use ends."""
+        with self._lock:
+            self._predictors.clear()
+        gc.collect()
+
+
+_caches: list[ModelCache] = []
+
+
+def release_models() -> None:
+    """Free device memory for a training run that begins. Does nothing without a GPU."""
+    if torch.cuda.is_available():
+        for cache in _caches:
+            cache.free()

@@ -68,7 +68,7 @@ class ExportJob(BackgroundJob):
         if file is None:
             remedy = _("Press Make ONNX and int8 on the Publish tab.")
             raise StoreError("Run {id} has no ONNX file.", remedy, id=id)
-        return downloads.folder_zip(file.parent, id)
+        return downloads.folder_zip(file.parent, downloads.file_name(self.run.title()))
 
     def work(self, report: Report) -> None:
         from finetune.evaluation import quantization

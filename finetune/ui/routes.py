@@ -128,7 +128,7 @@ def run_download(store: RunStore, request: Request) -> Response:
             content = [corrections.corrections_csv(run, prepared.labels if prepared else [])]
         case _:
             raise StoreError("There is no such file.")
-    return _attachment(content, f"{run.id}-{kind}")
+    return _attachment(content, f"{downloads.file_name(run.title())}-{kind}")
 
 
 def runs_download(store: RunStore, request: Request) -> Response:
@@ -139,7 +139,9 @@ def runs_download(store: RunStore, request: Request) -> Response:
 def search_download(store: RunStore, request: Request) -> Response:
     """The table of a search."""
     study = find_study(store, request.path_params["study_id"])
-    return _attachment([results.trials_csv(store, study)], f"{study.id}-trials.csv")
+    return _attachment(
+        [results.trials_csv(store, study)], f"{downloads.file_name(study.title)}-trials.csv"
+    )
 
 
 def batch_result(store: RunStore, request: Request) -> Response:
@@ -151,7 +153,7 @@ def batch_result(store: RunStore, request: Request) -> Response:
         raise StoreError("There is no result yet.", "Wait for the first rows.")
     stem = batch.prediction_request().file.partition(".")[0][:80]
     chunks = iter(partial(file.open("rb").read, 2**20), b"")
-    return _attachment(chunks, f"{stem or 'pairs'}-{name}{file.suffix}")
+    return _attachment(chunks, f"{stem or 'rows'}-{name}{file.suffix}")
 
 
 def _attachment(content: Iterable[str | bytes], name: str) -> Response:

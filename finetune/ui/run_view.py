@@ -27,6 +27,7 @@ from finetune.ui.html import duration, fixed, in_words, macro, phase_text, rende
 from finetune.ui.i18n import gettext, number
 
 MAX_COMPARED = 8  # colours and dashes that can be told apart
+OF_PAIRS = ("swap_augmentation", "sentence_order")  # settings that single texts do not have
 PAGE = 20  # rows of the table at a time
 STATUSES = {
     "waiting": message("waiting"),
@@ -150,7 +151,10 @@ def configuration(run: Run) -> Markup:
         settings = run.config()
     except StoreError as error:
         return feedback.show_errors(error)
-    resolved, values = run.state().resolved_settings(settings), settings.to_dict()
+    summary = run.state()
+    resolved, values = summary.resolved_settings(settings), settings.to_dict()
+    if not summary.paired:
+        values = {name: value for name, value in values.items() if name not in OF_PAIRS}
     texts = {name: setting_text(name, value, resolved.get(name)) for name, value in values.items()}
     changed = {name for name, value in values.items() if value != getattr(RunConfig(), name)}
     return macro("run_details.html", "configuration")(texts, changed, config.hyperparameters())

@@ -197,7 +197,7 @@ def test_a_run_is_recorded_and_evaluated_as_before(
         names = script.namelist()
         told = [f"{name}\n" for name in names]
         for name in ("requirements.txt", "config.json", "train.py"):
-            text = script.read(f"{run.id}/{name}").decode()
+            text = script.read(f"{run.title()}/{name}").decode()
             if name == "train.py":  # the same for all
                 golden.compare("runs/train.py.txt", text, **words)
             else:

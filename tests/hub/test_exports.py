@@ -108,7 +108,7 @@ def unpacked(run: Run, store: RunStore) -> Path:
     assert len(pieces) > 3  # it is not held as a whole
     with zipfile.ZipFile(io.BytesIO(b"".join(pieces))) as bundle:
         bundle.extractall(store.root.parent / "bundle")
-    return store.root.parent / "bundle" / run.id
+    return store.root.parent / "bundle" / downloads.file_name(run.title())
 
 
 def assert_repeated(run: Run, printed: str) -> None:

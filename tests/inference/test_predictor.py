@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import app
 from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule, quick_layers
 from finetune.inference.predictor import MAX_CHARACTERS, MicroBatcher, ModelCache, Predictor
@@ -368,3 +369,14 @@ def test_small_batches_are_recorded_and_give_the_same_logits(
         scorer.scores(FIRST[:3], SECOND[:3])
     assert recorder.recorded == shapes
     scorer.free()
+
+
+def test_a_training_run_that_begins_has_the_memory_of_the_loaded_models(
+    toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scorer = weakref.ref(load(ModelCache(), toy_checkpoint).scorer)
+    app.release_models()  # as the scheduler does, also without a GPU
+    assert scorer() is not None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    app.release_models()
+    assert scorer() is None

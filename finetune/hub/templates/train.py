@@ -33,13 +33,13 @@ accelerator = Accelerator(
 )
 set_seed(config.seed, deterministic=config.deterministic)  # the new head's weights, and dropout
 
-# 1. The pairs as tokens
+# 1. The rows as tokens
 tokenizer = transformers.AutoTokenizer.from_pretrained(
     HERE / "model", model_max_length=config.max_length
 )
-pairs = datasets.load_dataset(str(HERE / "pairs")).rename_column("label", "labels")
-sentences = [name for name in ("sentence1", "sentence2") if name in pairs["train"].column_names]
-tokenized = pairs.map(
+splits = datasets.load_dataset(str(HERE / "data")).rename_column("label", "labels")
+sentences = [name for name in ("sentence1", "sentence2") if name in splits["train"].column_names]
+tokenized = splits.map(
     lambda rows: tokenizer(*(rows[name] for name in sentences), truncation=True),
     batched=True,
     remove_columns=sentences,
@@ -113,7 +113,7 @@ collator = transformers.DataCollatorWithPadding(
 )
 order = torch.Generator().manual_seed(config.seed)
 size, rows = config.per_device_train_batch_size, len(tokenized["train"])
-if config.either_order:  # the second half are the pairs of the first in the other order
+if config.either_order:  # the second half has the texts of the first in the other order
     rows //= 2
 sampler = RandomSampler(range(rows), generator=order)
 if config.group_by_length:  # less padding
@@ -200,7 +200,7 @@ metric = evaluate.load("glue", config.glue) if config.glue else Scores(keep_in_m
 
 
 def score():
-    """The metric, and the mean loss, on the validation pairs."""
+    """The metric, and the mean loss, on the validation rows."""
     model.eval()
     outputs = []
     for batch in validation:
