@@ -90,7 +90,7 @@ def chart(
     told = [f"{line.name} {fixed(line.points[-1][1])}" for line in drawn if line.latest]
     told += [
         gettext("{name} of {baseline} {value:.4f}", name=line.name, baseline=name, value=level)
-        for line in lines[:1]
+        for line in lines
         for name, level in line.baselines
     ]
     return render(
@@ -296,7 +296,7 @@ def smoothed(points: Sequence[Point], span: int = SMOOTHINGS["some"]) -> list[Po
 def score_chart(
     summary: RunSummary, threshold: float | None = None, view: ChartView = DEFAULT
 ) -> Markup:
-    """The validation scores with the baselines'.
+    """The validation scores, and the best baseline of the one by which models are told apart.
 
     Args:
         threshold: saved with the kept model. The curves ignore it: they show the most probable
@@ -311,13 +311,14 @@ def score_chart(
     ]  # fmt: skip
     for n, metric in enumerate(drawn):
         levels = [(gettext(name), of[metric.name]) for name, of in scores if metric.name in of]
+        best = max(levels, key=lambda level: metric.rank(level[1]), default=None)
         lines.append(
             Series(
                 in_words(metric.name, summary.classes),
                 line_style(summary.task, metric.name, f"run{n}"),
                 metric_points(summary, metric.name, view),
                 markers=True,
-                baselines=tuple(levels),
+                baselines=(best,) if best and metric == summary.headline else (),
             )
         )
     title = gettext("Validation scores")
@@ -331,7 +332,7 @@ def score_chart(
         axis.name,
         most=max((metric.range[1] for metric in drawn), default=1.0),
         look=gettext(
-            "Above the dashed baselines it has learned something; when the scores fall while the "
+            "Above the dashed baseline it has learned something; when the scores fall while the "
             "loss still falls, it learns by heart."
         ),
         epoch=axis.epoch,
