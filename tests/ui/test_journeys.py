@@ -184,7 +184,7 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     page = visit.page
     poor, good = (evaluated(app, toy_checkpoint, *each) for each in ((1, 0.8), (2, 3.0)))
     visit.tab("Runs")
-    page.locator("[data-do=sort][data-what=seed]").click()
+    page.locator("[data-do=sort][data-what=score]").click()
     expect(page.locator("#runs-table th[aria-sort$='cending']")).to_be_visible()
     expect(page.locator("#compare-runs")).to_be_disabled()
     tick_all(page)
