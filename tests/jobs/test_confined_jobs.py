@@ -241,16 +241,11 @@ def test_what_parses_an_upload_reads_that_alone(
 
 @pytest.mark.long
 @needs_landlock
-@pytest.mark.parametrize(("processes", "abi"), [(2, 99), (1, 1)])
 def test_every_kind_of_job_does_its_work_confined(
     ada: RunStore, tmp_path: Path, hub: LoopbackHub, toy_checkpoint: Path,
-    monkeypatch: pytest.MonkeyPatch, processes: int, abi: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Of the bundled pairs, then of pairs and a checkpoint of the Hub; on older kernels too."""
-    code = f"from finetune.environment import landlock as l\nl.abi = min(l.abi(), {abi}).__int__"
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "sitecustomize.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "old"))
+    """Of the bundled pairs in two processes, then of pairs and a checkpoint of the Hub."""
     own_temporary = tmp_path / "temporary"
     own_temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(own_temporary))
@@ -260,7 +255,7 @@ def test_every_kind_of_job_does_its_work_confined(
     hub.add_repo("bert-base-uncased", files=toy_checkpoint)
     files = {f"{p.stem}.csv": p.read_bytes() for p in toys.write_pairs(tmp_path / "p").iterdir()}
     hub.add_repo("ada/tickets", "dataset", files)
-    bundled = RunConfig(num_processes=processes, report_to="tensorboard", **SMALL)
+    bundled = RunConfig(num_processes=2, report_to="tensorboard", **SMALL)
     ended(check.start_check(ada, bundled))
     ended(queued(ada, bundled))
     fetched = RunConfig(checkpoint="bert-base-uncased", dataset="ada/tickets", **SMALL)

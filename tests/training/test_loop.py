@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -24,7 +22,6 @@ from finetune.runs.store import RunStore
 from finetune.training import loop, recipe
 from finetune.training.accelerator import Tracker
 from tests.support import course, toys
-from tests.support.running import ROOT, command
 from tests.support.training import evaluations, fit, losses, work_in_this_process
 
 
@@ -171,20 +168,6 @@ def test_a_loss_that_is_no_number_names_its_step_and_a_full_device_the_batch(
     failed = train.failure_event(error, store.create(RunConfig(per_device_train_batch_size=16)))
     assert "out of memory" in failed.error
     assert "per_device_train_batch_size is 16" in failed.remedy
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_the_default_run_learns(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundled checkpoint on the bundled pairs, under Recommended."""
-    monkeypatch.delenv("OMP_NUM_THREADS")  # of the toys
-    words = command(store, RunConfig(num_train_epochs=3), [sys.executable])
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    ended = store.runs()[0].state()
-    assert ended.prepared is not None
-    assert ended.best is not None
-    assert ended.best.metrics["f1"] > 0.72
-    assert ended.best.metrics["accuracy"] > ended.prepared.majority["accuracy"] + 0.1
 
 
 @pytest.mark.long

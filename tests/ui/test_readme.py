@@ -61,6 +61,10 @@ def test_the_python_example(signed_in: LoopbackHub, tmp_path: Path) -> None:
     printed = run_example("README.md", "user/name", "ada/name", tmp_path)
     assert "equivalent" in printed
     assert signed_in.repos["model", "ada/name"].private
+    ended = RunStore(tmp_path / "runs").runs()[0].state()
+    assert ended.prepared is not None
+    assert ended.best is not None
+    assert ended.best.metrics["accuracy"] > ended.prepared.majority["accuracy"] + 0.1
 
 
 @pytest.mark.long
