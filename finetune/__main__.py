@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "fine-tune a checkpoint on your texts",
     "search": "find hyperparameters by many runs",
     "probe": "rank checkpoints on your data before training",
+    "runs": "list runs, and what each scored",
     "check": "look for what is wrong with the data before training on it",
     "predict": "predict every row of a file with a run's model",
     "evaluate": "score a run's model with its sentences swapped, or on its test set",

@@ -324,8 +324,8 @@ def predict(
         request: columns and reading of the file; guessed if None.
 
     Returns:
-        the report that `python -m finetune predict` prints: `scores` if the file has labels, and
-            in `others` how far other columns with answers agree with the run's.
+        what `python -m finetune predict --json` prints: `scores` if the file has labels, and in
+            `others` how far other columns with answers agree with the run's.
     """
     from finetune.inference import files  # which imports torch
 

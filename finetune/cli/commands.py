@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from finetune import api, disk
 from finetune.arguments import add_arguments, arguments_given
@@ -30,6 +31,7 @@ from finetune.inference.file_request import check_columns
 from finetune.jobs import check as jobs
 from finetune.jobs import memory as stored_models
 from finetune.jobs import probe as probes
+from finetune.jobs import run_table
 from finetune.jobs.evaluate import keep_when_sure, save_decision, score
 from finetune.metrics.catalog import metric_name, metric_title
 from finetune.runs.store import RunStore, default_root, named_run
@@ -311,6 +313,7 @@ def predict(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help=result)
     about = "where the rows go that the model is unsure of, by what `sure` has kept with it"
     parser.add_argument("--review", type=Path, help=about)
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     options.add_columns(parser)
     for name in ("both_orders", "calibrated"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -350,7 +353,63 @@ def predict(words: list[str] | None = None) -> int:
     if report["columns"][-1] != ERROR:
         names = ", ".join(report["columns"])
         print(f"{args.file} keeps its own columns; those added are {names}", file=sys.stderr)
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    if args.json:
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+        return 0
+    _tell_predictions(report, args.out)
+    return 0
+
+
+def _tell_predictions(report: dict[str, Any], out: Path) -> None:
+    given = {name: count for name, count in report["answers"].items() if count}
+    answers = ", ".join(f"{name} {count:,}" for name, count in given.items())
+    print(f"{out}: {report['rows']:,} rows" + (f" ({answers})" if answers else ""))
+    if report["errors"]:
+        first = "; ".join(map(str, report["examples"][:3]))
+        print(f"  {report['errors']:,} have no answer: {report['columns'][-1]} says why ({first})")
+    if report.get("unsure"):
+        print(f"  the model is unsure of {report['unsure']:,}")
+    for part in (report, report.get("not_trained_on", {})):
+        if "scores" in part:
+            scores = ", ".join(
+                f"{metric_name(name, len(report['labels']))} {value:.3f} ({low:.3f} to {high:.3f})"
+                for name, (value, low, high) in part["scores"].items()
+            )
+            which = "" if part is report else " that were not trained on"
+            print(f"  on {part['labelled']:,} labelled rows{which}: {scores}")
+    if trained := report.get("trained_on"):
+        print(f"  {trained:,} rows were trained on: their scores say nothing about new rows")
+    for other in report.get("others", []):
+        agreed = ", ".join(f"{name} {value[0]:.3f}" for name, value in other["agreement"].items())
+        print(f"  compared with {other['column']}: {agreed}")
+
+
+def runs(words: list[str] | None = None) -> int:
+    """List the runs as the page does, the newest first. A cross-validation, a search, a grid or
+    seeds are one line, whose name stands for its model in other commands."""
+    parser = options.parser_of(runs)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="list those with all these words")
+    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+    args = parser.parse_args(words)
+    store = RunStore(args.runs)
+    rows = run_table.run_rows(store)
+    found = run_table.filter_rows(rows, " ".join(args.words))
+    table = [("RUN", "WHEN", "STATUS", "SCORE (95% interval)")]
+    for line in run_table.sort_rows(found, "created", True, rows):
+        if isinstance(line, run_table.BundleRow):
+            status, model = f"{line.finished} of {len(line.members)} finished", line.model
+        else:
+            status, model = line.status, line
+        shown = "-"
+        if model and (score := run_table.score_interval(store, model)):
+            name = metric_name(model.headline, model.classes)
+            shown = f"{name} {score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(line.created))
+        table.append((line.name, when, status, shown))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        row = zip(cells, widths, strict=True)
+        print("  ".join(cell.ljust(width) for cell, width in row).rstrip())
     return 0
 
 

@@ -97,6 +97,30 @@ def test_a_damaged_model_is_said(
     assert "Traceback" not in error
 
 
+def test_runs_are_listed_and_a_predicted_file_is_told_in_a_few_lines(
+    store: RunStore, toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
+    for name in ("ours", "theirs"):
+        toys.finished_run(store, toy_checkpoint, name)
+    runs = f"--runs={store.root}"
+    assert main(["runs", runs]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["RUN", "WHEN", "STATUS"]
+    assert [row.split()[0] for row in rows] == ["theirs", "ours"]
+    assert all("finished" in row for row in rows)
+    file, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    file.write_text("sentence1,sentence2\nthe cat sees a dog .,a cat sees the dog .\nbroken\n")
+    words = ["predict", runs, "--run=ours", f"--file={file}", f"--out={out}"]
+    assert main(words) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{out}: 2 rows (")
+    assert "1 have no answer: error says why (line 3 has 1 fields" in second
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 2
+
+
 def test_a_bug_is_no_answer_of_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -226,6 +226,7 @@ def test_commands_on_a_run_answer_as_before(
         f"gate --new={kind} --old=again",
         f"gate --new=again --old={kind} --max_lost=3",
         f"monitor {kind} {trained.file(kind, 'new')}",
+        f"predict --run={kind} --file={rows} --out={out} --json",
         f"predict --run={kind} --file={rows} --out={out} --review={tmp_path / 'review.csv'}",
         f"export --model={store.root / toy_runs.runs_by_name(store)[kind].id / 'best'} "
         f"--to={tmp_path / 'model.onnx'}",
