@@ -38,18 +38,19 @@ def new_check(store: RunStore, dataset: str = RunConfig().dataset) -> check.Chec
     return job
 
 
-def predict_tab(store: RunStore) -> PredictTab:
-    tab = PredictTab(store)
+def drawn(part: Any) -> Any:
+    """A tab or a part of one, on a page of its own."""
     with gr.Blocks():
-        tab.draw()
-    return tab
+        part.draw()
+    return part
+
+
+def predict_tab(store: RunStore) -> PredictTab:
+    return drawn(PredictTab(store))
 
 
 def publish_tab(store: RunStore) -> PublishTab:
-    tab = PublishTab(store)
-    with gr.Blocks():
-        tab.draw()
-    return tab
+    return drawn(PublishTab(store))
 
 
 def push_form(tab: PublishTab, run_id: Any, name: str = "pairs", token: str = "") -> dict[Any, Any]:

@@ -55,6 +55,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The page served by this process, whose uploads are in a folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
+        patch.setattr(ui_app, "MOST_SESSIONS", 60)
         store = RunStore(tmp_path_factory.mktemp("served") / "runs")
         blocks = ui_app.build(store)
         _, url, _ = ui_app.launch(blocks, store, prevent_thread_lock=True, quiet=True)

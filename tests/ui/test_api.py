@@ -1,22 +1,17 @@
-"""The page for programs, by `gradio_client` and the official MCP client over real HTTP; and what
-the app keeps of a call, in the process that serves it."""
+"""The page for programs, by `gradio_client` and by plain HTTP; and what the app keeps of a call, in
+the process that serves it."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from mcp import ClientSession
-from mcp.client.streamable_http import streamablehttp_client
 
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.jobs import scheduler, workers
@@ -36,15 +31,15 @@ def store(server: Server) -> RunStore:
     return server.store
 
 
-@pytest.fixture
-def client(server: Server, finished: Run) -> Iterator[Client]:
-    opened = Client(server.url, verbose=False, analytics_enabled=False)
+@pytest.fixture(scope="module")
+def client(served: Server) -> Iterator[Client]:
+    opened = Client(served.url, verbose=False, analytics_enabled=False)
     yield opened
     opened.close()
 
 
-def test_a_program_without_a_client_of_gradios_leaves_optional_arguments_out(
-    server: Server, client: Client, finished: Run, tmp_path: Path
+def test_programs_without_a_client_of_gradios_and_agents_leave_optional_arguments_out(
+    server: Server, finished: Run, tmp_path: Path
 ) -> None:
     path = toys.write_pairs(tmp_path) / "train.csv"
     with server.client() as web:
@@ -58,6 +53,12 @@ def test_a_program_without_a_client_of_gradios_leaves_optional_arguments_out(
             assert "event: complete" in answer, answer
         event = web.post("gradio_api/call/run_status", json={"data": []}).json()["event_id"]
         assert "event: error" in web.get(f"gradio_api/call/run_status/{event}").text
+        accepts = {"accept": "application/json, text/event-stream"}
+        for run, said in ((finished.id, "not_equivalent"), ("../x", "no such run")):
+            values = {"run_id": run, "sentence1": "a cat .", "sentence2": "a dog ."}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+            call |= {"params": {"name": "predict", "arguments": values}}
+            assert said in web.post("gradio_api/mcp/", json=call, headers=accepts).text
 
 
 def test_a_pair_is_answered_and_explained(client: Client, finished: Run) -> None:
@@ -120,26 +121,6 @@ def test_a_model_is_published_by_a_program(client: Client, finished: Run, hub: L
     assert not client.predict(*push, update=True, api_name="/publish")["created"]
     with pytest.raises(AppError, match="not signed in"):
         client.predict(finished.id, "again", "", api_name="/publish")
-
-
-def test_agents_have_the_same_as_tools(server: Server, finished: Run) -> None:
-    """Through the official client, as an assistant would ask."""
-
-    async def ask() -> tuple[Any, Any]:
-        async with (
-            streamablehttp_client(f"{server.url}gradio_api/mcp/") as (read, write, _),
-            ClientSession(read, write) as session,
-        ):
-            await session.initialize()
-            name = "predict"
-            values = {"run_id": finished.id, "sentence1": "a cat .", "sentence2": "a dog ."}
-            answer = await session.call_tool(name, values)
-            return answer, await session.call_tool(name, {**values, "run_id": "../x"})
-
-    with ThreadPoolExecutor(1) as pool:  # the browser's loop is this thread's
-        answer, wrong = pool.submit(asyncio.run, ask()).result()
-    assert "equivalent" in answer.content[0].text
-    assert "no such run" in wrong.content[0].text
 
 
 @pytest.mark.long
