@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,18 +30,21 @@ from finetune.ui.tabs.evaluate import Evaluation
 from finetune.ui.tabs.runs import RunsTab, blank
 from tests.support import toys
 from tests.support.evaluated_runs import FILTERS, evaluated
-from tests.support.tabs import NOBODY, draw_train, predict_tab, publish_tab
+from tests.support.tabs import NOBODY, draw_train, drawn, predict_tab, publish_tab
 from tests.support.toys import story
 
 ALL = tuple(FILTERS.values())
 
 
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> RunsTab:
+    return drawn(RunsTab(RunStore(tmp_path_factory.mktemp("tab") / "runs")))
+
+
 @pytest.fixture
-def tab(store: RunStore) -> RunsTab:
-    tab = RunsTab(store)
-    with gr.Blocks():
-        tab.draw()
-    return tab
+def store(tab: RunsTab) -> Iterator[RunStore]:
+    yield tab.store
+    shutil.rmtree(tab.store.root, ignore_errors=True)
 
 
 @pytest.fixture
@@ -343,9 +347,7 @@ def test_two_runs_are_judged_by_their_validation_pairs(
     store: RunStore, scored: Callable[..., Run]
 ) -> None:
     poor, good = scored(1, 0.8), scored(2, 3.0)
-    check = ReleaseCheck(store)
-    with gr.Blocks():
-        check.draw()
+    check = drawn(ReleaseCheck(store))
     shown = check.shown(store, [poor.id, good.id])
     assert (shown[check.new]["value"], shown[check.old]["value"]) == (good.id, poor.id)
     assert not check.shown(store, [poor.id])[check.box]["visible"]
