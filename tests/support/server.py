@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import gradio as gr
 import httpx
@@ -27,3 +28,14 @@ class Server:
     def event(self, name: str) -> int:
         """The index of the page's first function of that name."""
         return next(index for index, fn in self.blocks.fns.items() if fn.name == name)
+
+    def run(self, web: httpx.Client, event: str | int, data: Any, session: str = "x") -> Any:
+        """The answer to an event of the page, by its name or index, that a browser sends."""
+        index = self.event(event) if isinstance(event, str) else event
+        body = {"data": data, "fn_index": index, "session_hash": session}
+        return web.post("gradio_api/run/predict", json=body)
+
+    def call(self, web: httpx.Client, name: str, *values: Any) -> str:
+        """What the stream of an endpoint's answer says to a program."""
+        event = web.post(f"gradio_api/call/{name}", json={"data": values}).json()["event_id"]
+        return web.get(f"gradio_api/call/{name}/{event}").text

@@ -8,6 +8,7 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gradio_client import Client
@@ -18,7 +19,7 @@ from finetune.jobs import scheduler, workers
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import app
-from tests.support import odd_calls, toys
+from tests.support import toys
 from tests.support.hub import LoopbackHub
 from tests.support.server import Server
 from tests.support.waiting import until
@@ -45,14 +46,10 @@ def test_programs_without_a_client_of_gradios_and_agents_leave_optional_argument
     with server.client() as web:
         file = web.post("gradio_api/upload", files={"files": path.open("rb")}).json()[0]
         uploaded = {"path": file, "meta": {"_type": "gradio.FileData"}}
-        for name, arguments in (("predict", list(PAIR)), ("predict_batch", [uploaded])):
-            event = web.post(
-                f"gradio_api/call/{name}", json={"data": [finished.id, *arguments]}
-            ).json()["event_id"]
-            answer = web.get(f"gradio_api/call/{name}/{event}").text
+        for name, arguments in (("predict", PAIR), ("predict_batch", (uploaded,))):
+            answer = server.call(web, name, finished.id, *arguments)
             assert "event: complete" in answer, answer
-        event = web.post("gradio_api/call/run_status", json={"data": []}).json()["event_id"]
-        assert "event: error" in web.get(f"gradio_api/call/run_status/{event}").text
+        assert "event: error" in server.call(web, "run_status")
         accepts = {"accept": "application/json, text/event-stream"}
         for run, said in ((finished.id, "not_equivalent"), ("../x", "no such run")):
             values = {"run_id": run, "sentence1": "a cat .", "sentence2": "a dog ."}
@@ -123,10 +120,26 @@ def test_a_model_is_published_by_a_program(client: Client, finished: Run, hub: L
         client.predict(finished.id, "again", "", api_name="/publish")
 
 
+ODD_TEXTS: list[Any] = [
+    "", " \n\t ", "x" * 19_999, "the " * 250_000, "\U0001f431\u200d\U0001f436" * 2000,
+    "e\u0301" * 9000,
+    "\x00\x01\x1b[31m\x7f\ufeff", "\u202ecat\u202c sees \u2067dog", "<b>cat</b>&lt;" * 900,
+    None, True, 7, 1e308, ["the cat"], {"the": "cat"},
+]  # fmt: skip
+
+
 @pytest.mark.long
-@pytest.mark.timeout(900)
-def test_no_odd_call_is_the_apps_fault(server: Server, finished: Run) -> None:
-    assert odd_calls.faults(server.url, finished.id) == []
+def test_no_odd_text_is_the_apps_fault(server: Server, finished: Run) -> None:
+    with server.client() as web:
+        for text in ODD_TEXTS:
+            answers = [server.call(web, "explain", finished.id, PAIR[0], text)]
+            for pair in ((text, PAIR[1]), (PAIR[0], text)):
+                answers += [
+                    server.call(web, "predict", finished.id, *pair, True),
+                    server.run(web, "on_ask", [finished.id, *pair, True, True, False]).text,
+                ]
+            server.run(web, "on_why", [None])
+            assert [answer for answer in answers if "our fault" in answer] == []
 
 
 LONG = "\u732b" * 500_000  # a megabyte
@@ -151,14 +164,11 @@ def test_a_visitor_who_comes_and_goes_leaves_little(server: Server, finished: Ru
     with server.client() as web:
 
         def visit(number: int) -> None:
-            event = server.event("on_part")
-            body = {"data": [None], "fn_index": event, "session_hash": f"v{number}"}
-            assert web.post("gradio_api/run/predict", json=body).status_code == 200
+            assert server.run(web, "on_part", [None], f"v{number}").status_code == 200
 
         def ask(number: int) -> None:  # a program, in a session of its own each time
-            values = [finished.id, f"{number}{LONG}", LONG]
-            event = web.post("gradio_api/call/explain", json={"data": values}).json()["event_id"]
-            assert "event: error" in web.get(f"gradio_api/call/explain/{event}").text
+            answer = server.call(web, "explain", finished.id, f"{number}{LONG}", LONG)
+            assert "event: error" in answer
 
         assert leaves_little(visit)
         assert leaves_little(ask)
@@ -184,12 +194,10 @@ def test_what_was_asked_in_a_session_is_known_in_it_alone(server: Server, finish
             return web.get("gradio_api/queue/data", params={"session_hash": session}).text
 
         values = [finished.id, "the cat sees a dog .", "a cat sees the dog .", False, True, False]
-        body = {"data": values, "fn_index": server.event("on_ask"), "session_hash": "asked"}
-        assert "ft-answer" in web.post("gradio_api/run/predict", json=body).text
+        assert "ft-answer" in server.run(web, "on_ask", values, "asked").text
         assert "Nothing was asked yet" in why("another")
         assert "Nothing was asked yet" not in why("asked")
         # The session used longest ago is forgotten.
         for number in range(app.MOST_SESSIONS + 5):
-            body = {"data": [], "fn_index": 0, "session_hash": f"many{number}"}
-            assert web.post("gradio_api/run/predict", json=body).status_code == 200
+            assert server.run(web, 0, [], f"many{number}").status_code == 200
     assert len(server.blocks.state_holder.session_data) <= app.MOST_SESSIONS

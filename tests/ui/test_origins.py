@@ -227,6 +227,12 @@ def test_an_identity_behind_https_is_the_hosts_alone(
     planted = TestClient(app, base_url="https://testserver", cookies={auth.COOKIE: token})
     # A neighbouring host could have set the other name.
     assert planted.get("/").headers["set-cookie"].startswith("__Host-")
+    program = {auth.HEADER: token}
+    assert "set-cookie" not in TestClient(app).get("/", headers=program).headers  # it is somebody
+    monkeypatch.setenv("SPACE_ID", "ada/x")
+    framed = TestClient(app).get("/").headers["set-cookie"]
+    assert framed.startswith("__Host-finetune-visitor=")
+    assert {"Path=/", "SameSite=None", "Secure", "Partitioned"} <= set(framed.split("; "))
 
 
 def test_a_program_is_issued_an_identity_by_its_address(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import http.client
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ from typing import Any
 import httpx
 import pytest
 from gradio.route_utils import delete_files_created_by_app
-from gradio_client import Client, handle_file
-from gradio_client.exceptions import AppError
 
 from finetune.config import RunConfig
 from finetune.inference.file_request import COLUMNS
@@ -59,10 +56,8 @@ def send(who: httpx.Client, contents: bytes, name: str = "pairs.csv") -> httpx.R
 def bring(server: Server, who: httpx.Client, *paths: str | None) -> str:
     """What the Data tab says to a training, a validation and a test file."""
     files = [p and {"path": p, "meta": {"_type": "gradio.FileData"}} for p in (*paths, None, None)]
-    event = server.event("on_upload")
-    body = {"data": files[:3], "fn_index": event, "session_hash": "x"}
-    answer = who.post("gradio_api/run/predict", json=body).json()
-    outputs = [block.elem_id for block in server.blocks.fns[event].outputs]
+    answer = server.run(who, "on_upload", files[:3]).json()
+    outputs = [block.elem_id for block in server.blocks.fns[server.event("on_upload")].outputs]
     return str(answer["data"][outputs.index("data-message")] if "data" in answer else answer)
 
 
@@ -116,9 +111,7 @@ def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
         assert "'pairs.csv' is no longer available" in html.unescape(bring(server, mine, removed))
         (path,) = send(mine, RunConfig(seed=7).to_json().encode(), "config.json").json()
         file = {"path": path, "meta": {"_type": "gradio.FileData"}}
-        body = {"data": [file], "fn_index": server.event("on_load"), "session_hash": "x"}
-        loaded = mine.post("gradio_api/run/predict", json=body)
-        assert "The configuration is in the form" in json.dumps(loaded.json()["data"])
+        assert "The configuration is in the form" in server.run(mine, "on_load", [file]).text
         assert lying(folder) == []
 
 
@@ -201,8 +194,7 @@ def test_a_form_that_is_none_leaves_nothing(
 
 
 def test_no_file_comes_past_the_route(
-    server: Server, ada: str, folder: Path, hers: Any, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    server: Server, ada: str, folder: Path, hers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """Not fetched from an address for whoever names one; not in a call of an agent."""
     ways: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), "")
@@ -223,14 +215,10 @@ def test_no_file_comes_past_the_route(
         accepts = {"accept": "application/json, text/event-stream"}
         assert refused in mine.post("gradio_api/mcp/", json=call, headers=accepts).text
     assert lying(folder) == []
-    path = tmp_path / "pairs.csv"
-    path.write_bytes(PAIRS)
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
-    form = hers.id, handle_file(str(path)), *ways.values()
-    program = Client(server.url, headers={auth.HEADER: ada}, verbose=False, analytics_enabled=False)
-    nobody = Client(server.url, verbose=False, analytics_enabled=False)
-    with contextlib.closing(program), contextlib.closing(nobody):
-        program.predict(*form, api_name="/predict_batch")
-        assert lying(folder) == []
-        with pytest.raises((AppError, httpx.HTTPStatusError)):
-            nobody.predict(*form, api_name="/predict_batch")
+    with server.client(ada) as mine, server.client() as nobody:
+        for who, ending, left in ((mine, "complete", 0), (nobody, "error", 1)):
+            file = {"path": send(mine, PAIRS).json()[0], "meta": {"_type": "gradio.FileData"}}
+            answer = server.call(who, "predict_batch", hers.id, file, *ways.values())
+            assert f"event: {ending}" in answer
+            assert len(lying(folder)) == left
