@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import gradio as gr
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from finetune.ui.tabs.train import TrainTab
 # Of the run that the fixture `hers` makes.
 NAME = "Adas-secret-name"
 LOG = "what-the-worker-printed"
+Part = TypeVar("Part", bound=Any)
 
 
 def data_tab(store: RunStore) -> DataTab:
@@ -38,7 +39,7 @@ def new_check(store: RunStore, dataset: str = RunConfig().dataset) -> check.Chec
     return job
 
 
-def drawn(part: Any) -> Any:
+def drawn(part: Part) -> Part:
     """A tab or a part of one, on a page of its own."""
     with gr.Blocks():
         part.draw()

@@ -219,6 +219,6 @@ def test_no_file_comes_past_the_route(
     with server.client(ada) as mine, server.client() as nobody:
         for who, ending, left in ((mine, "complete", 0), (nobody, "error", 1)):
             file = {"path": send(mine, PAIRS).json()[0], "meta": {"_type": "gradio.FileData"}}
-            answer = server.call(who, "predict_batch", hers.id, file, *ways.values())
-            assert f"event: {ending}" in answer
+            told = server.call(who, "predict_batch", hers.id, file, *ways.values())
+            assert f"event: {ending}" in told
             assert len(lying(folder)) == left
