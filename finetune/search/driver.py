@@ -28,7 +28,7 @@ from finetune.runs.grids import BETWEEN
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.search.space import Budget, Space, check_space, number_problem
+from finetune.search.space import Budget, Space, around, check_space, number_problem
 from finetune.search.study import PARTS, Noted, Study, create_study, studies, trial_run
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def begin_search(
     config = catalog.with_absolute_paths(config)
     service.check_start(store, [config], spec)
     options |= {"spec": spec, "parallel": parallel}
-    return create_study(store, first_trial(store, config, space), space, budget, token, **options)
+    first = first_trial(store, config, space)
+    return create_study(store, first, around(space, first), budget, token, **options)
 
 
 def first_trial(store: RunStore, config: RunConfig, space: Space) -> RunConfig:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finetune.config import Range
+from finetune.config import Choices, Range
 from finetune.data import csv_cells
 from finetune.engines.registry import kept_token
 from finetune.errors import JobError, StoreError
@@ -27,7 +27,7 @@ from finetune.runs import grids
 from finetune.runs.grids import SEED, PlannedRun, SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.search import driver, space
+from finetune.search import driver
 from finetune.search.study import PARTS, Noted, Study, trial_run
 
 if TYPE_CHECKING:
@@ -227,15 +227,26 @@ def trials_csv(store: RunStore, study: Study) -> str:
 
 
 def has_position(study: Study, row: TrialRow) -> bool:
-    """True if a trial has a place on the axis of every field. The first trial may lie outside; one
-    killed while being drawn may lack a value."""
-    searched = dict(study.settings.space)
-    return searched.keys() <= row.values.keys() and not space.outside(searched, row.values)
+    """True if a trial has a value of every field: one killed while being drawn may lack some."""
+    return dict(study.settings.space).keys() <= row.values.keys()
+
+
+def axis(study: Study, name: str) -> Range | Choices:
+    """Return what a field's axis shows: what is drawn, and the first trial's value, which may lie
+    outside."""
+    drawn = study.settings.space[name]
+    if name not in study.outside:
+        return drawn
+    value = study.outside[name]
+    if isinstance(drawn, Range):
+        low, high = min(drawn.low, value), max(drawn.high, value)
+        return Range(low, high, drawn.log and low > 0)
+    return (value, *drawn)
 
 
 def position(study: Study, name: str, value: object) -> float:
     """Return a value's position on the axis of its field, from 0 to 100."""
-    drawn = study.settings.space[name]
+    drawn = axis(study, name)
     if isinstance(drawn, Range) and isinstance(value, int | float):
         low, high, at = drawn.low, drawn.high, float(value)
         if drawn.log:

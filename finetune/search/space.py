@@ -108,6 +108,24 @@ def outside(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name, drawn in space.items() if not draws(drawn, values[name])}
 
 
+def around(space: Space, config: RunConfig) -> Space:
+    """Move each usual range that leaves out the configuration's value: from half of it to one and a
+    half, or the usual values and this one. Ranges that a person gave stay."""
+    moved = dict(space)
+    for name, value in outside(space, config.to_dict()).items():
+        drawn = space[name]
+        if drawn != searchable()[name]:
+            continue
+        if not isinstance(drawn, Range):
+            moved[name] = tuple(sorted({*drawn, value}))
+        elif value > 0:
+            field = hyperparameters()[name]
+            rounded = math.ceil if field.kind is int else float
+            high = min(rounded(1.5 * value), field.high or math.inf)
+            moved[name] = Range(rounded(value / 2), high, drawn.log)
+    return moved
+
+
 def describe_outside(space: Space, values: Mapping[str, Any]) -> str:
     """Describe values outside the space and the values drawn instead: `lora_r 4 (8, 16)`."""
     return ", ".join(f"{name} {value} ({describe(space[name])})" for name, value in values.items())

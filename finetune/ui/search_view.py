@@ -132,7 +132,8 @@ def parallel_lines(
     if len(scores) < 2:
         return [], []
     ends = []
-    for name, drawn in study.settings.space.items():
+    for name in study.settings.space:
+        drawn = results.axis(study, name)
         first, last = (drawn.low, drawn.high) if isinstance(drawn, Range) else (drawn[0], drawn[-1])
         ends.append((_value_text(name, first), _value_text(name, last)))
     low, high = min(scores), max(scores)

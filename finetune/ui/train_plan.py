@@ -179,23 +179,31 @@ def read_search(values: Sequence[Any], spec: EngineSpec) -> tuple[Space, Budget,
     return space, budget, options
 
 
-def outside_text(space: Space, config: RunConfig) -> str:
-    """Describe the values of a configuration that a search does not draw: `Epochs 8 (1..6)`."""
+def ranges_text(space: Space, moved: Space, config: RunConfig) -> list[str]:
+    """Say which usual ranges of `space` a search moves around a configuration's values, as `Epochs
+    5..15`; and which values others leave out, as `Epochs 8`."""
     described = run_config.hyperparameters()
-    return ", ".join(
-        f"{gettext(described[name].label)} {setting_text(name, value)} ({describe(space[name])})"
-        for name, value in outside(space, config.to_dict()).items()
-    )
+    labels = {name: gettext(described[name].label) for name in space}
+    around = [
+        f"{labels[name]} {describe(moved[name])}" for name in space if space[name] != moved[name]
+    ]
+    apart = [
+        f"{labels[name]} {setting_text(name, value)}"
+        for name, value in outside(moved, config.to_dict()).items()
+    ]
+    return [", ".join(around), ", ".join(apart)]
 
 
-def expected(seconds: float | None, budget: Budget, price: float, apart: str = "") -> Markup:
-    """Describe a search: its time, its price if billed, and the values of its first trial that lie
-    outside of the search space.
+def expected(
+    seconds: float | None, budget: Budget, price: float, moved: str = "", apart: str = ""
+) -> Markup:
+    """Describe a search: its time, its price if billed, and `ranges_text`.
 
     Args:
         seconds: of training, None if unknown.
         price: the most a trial costs, in US dollars; 0 if not billed.
-        apart: the values that lie outside.
+        moved: ranges around the first trial's values.
+        apart: values of the first trial that its ranges leave out.
     """
     texts, limit = [], 60 * budget.minutes
     if limit and (seconds is None or seconds >= limit):
@@ -210,13 +218,12 @@ def expected(seconds: float | None, budget: Budget, price: float, apart: str = "
     if price:
         most = spending.rounded_up(budget.trials * price)
         texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
+    texts.append(gettext("First your own settings, then others."))
+    if moved:
+        texts.append(gettext("Searched around your own settings: {values}.", values=moved))
     if apart:
-        text = gettext(
-            "The first trial takes your own settings, outside of what is searched: {values}. "
-            "Nothing else is drawn outside.", values=apart,
-        )  # fmt: skip
-        texts.append(text)
-    return feedback.note(" ".join(texts)) if texts else Markup()
+        texts.append(gettext("Your ranges leave out your own {values}.", values=apart))
+    return feedback.note(" ".join(texts))
 
 
 SCRIPT = asset("costs.js")

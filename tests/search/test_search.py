@@ -33,6 +33,7 @@ from finetune.search import driver, results
 from finetune.search.space import (
     Budget,
     Space,
+    around,
     default_space,
     describe_outside,
     outside,
@@ -169,8 +170,22 @@ def test_bounds_hold_though_the_form_lies_outside_of_them(
     again = Study(study.folder)
     assert again.settings.space == space
     rows = results.list_trials(store, again)
-    assert [results.has_position(again, row) for row in rows] == [False] + [True] * 24
+    assert [results.has_position(again, row) for row in rows] == [True] * 25
+    drawn = {name: results.axis(again, name) for name in again.outside}
+    assert outside(drawn, study.config.to_dict()) == {}
     assert (rows[0].state, rows[0].values.items() >= study.outside.items()) == ("finished", True)
+
+
+def test_usual_ranges_lie_around_the_form_and_given_ones_stay() -> None:
+    config = RunConfig(num_train_epochs=10, learning_rate=1e-3, per_device_train_batch_size=4)
+    usual = default_space()
+    assert around(usual, config) == usual | {
+        "num_train_epochs": Range(5, 15),
+        "learning_rate": Range(5e-4, 1.5e-3, log=True),
+        "per_device_train_batch_size": (4, 8, 16, 32),
+    }
+    given = read_space({"num_train_epochs": "1..3"})
+    assert around(given, config) == given
 
 
 def test_the_first_trial_has_numbers_for_what_is_automatic_and_searched(store: RunStore) -> None:

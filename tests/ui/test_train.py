@@ -241,12 +241,15 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
     updates = tab.on_search_time(NOBODY, *boxes, 3, 0, 1, False, *others)
     assert "All its trials together cost at most $0.60." in str(updates[tab.planned])
     # What the form says is tried, too, if it lies outside of what is searched.
-    for epochs, told in ((10, "Epochs 10 (1..3)"), (0, "Epochs 4 (1..3)"), (3, "")):
+    for epochs, told in ((10, "Epochs 10"), (0, "Epochs 4"), (3, "")):
         config = RunConfig(num_train_epochs=epochs)
         boxes, others = search(tab, config, Choice(), num_train_epochs="1..3")
         planned = str(tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)[tab.planned])
-        assert ("outside of what is searched" in planned) == bool(told)
+        assert ("Your ranges leave out" in planned) == bool(told)
         assert told in planned
+    boxes, others = search(tab, RunConfig(num_train_epochs=10), Choice())
+    planned = str(tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)[tab.planned])
+    assert "around your own settings: Epochs 5..15." in planned
 
 
 def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job() -> None:

@@ -30,6 +30,7 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import driver
+from finetune.search.space import around
 from finetune.ui import (
     auth,
     elements,
@@ -217,8 +218,9 @@ class TrainTab(Panel):
             return {self.planned: feedback.show_errors(error)}
         seconds = driver.expected_seconds(store, config, space, budget, spec.place)
         price, first = driver.trial_price(spec), driver.first_trial(store, config, space)
-        apart = train_plan.outside_text(space, first)
-        return {self.planned: train_plan.expected(seconds, budget, price, apart)}
+        moved = around(space, first)
+        texts = train_plan.ranges_text(space, moved, first)
+        return {self.planned: train_plan.expected(seconds, budget, price, *texts)}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """Return the engine choice and the values of the other controls."""
