@@ -247,7 +247,7 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
         planned = str(tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)[tab.planned])
         assert ("Your ranges leave out" in planned) == bool(told)
         assert told in planned
-    boxes, others = search(tab, RunConfig(num_train_epochs=10), Choice())
+    boxes, others = search(tab, RunConfig(num_train_epochs=10), Choice(), num_train_epochs="1..6")
     planned = str(tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)[tab.planned])
     assert "around your own settings: Epochs 5..15." in planned
 
