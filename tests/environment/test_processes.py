@@ -56,7 +56,7 @@ def test_a_function_is_called_in_another_process() -> None:
     ("name", "limits", "fact", "remedy"),
     [
         ("refused", {}, "It is no table.", "Bring one."),
-        ("endless", {"seconds": 1.0}, "a.csv took more than 1 s to read.", "Upload a part of it"),
+        ("endless", {"seconds": 0.6}, "a.csv took more than 1 s to read.", "Upload a part of it"),
         ("hungry", {"memory": 2**29}, "a.csv could not be read with 512 MiB of memory", "Upload a"),
         ("crashes", {}, "a.csv could not be read with 1,024 MiB", "Upload a part of it"),
     ],
@@ -115,7 +115,7 @@ def test_the_app_parses_no_file_and_its_memory_stays_flat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.json.gz"
-    path.write_bytes(gzip.compress(b"[[[" * 20_000_000))
+    path.write_bytes(gzip.compress(b"[[[" * 2_000_000))
     assert path.stat().st_size < 200_000
     monkeypatch.setattr(table_formats, "open_table", lambda *_: pytest.fail("parsed in the app"))
     before = psutil.Process().memory_info().rss
@@ -136,19 +136,12 @@ def test_an_encoding_that_repeats_beginnings_is_refused(tmp_path: Path) -> None:
 def test_pairs_that_are_not_kept_are_read_by_a_child(
     store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file stores a long text once for many rows."""
-    columns = {"sentence1": [LONG] * 2_000, "sentence2": ["b"] * 2_000, "label": [0, 1] * 1_000}
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="zstd")
-    assert (tmp_path / "a.parquet").stat().st_size < 200_000
+    columns = {"sentence1": ["a"] * 20, "sentence2": ["b"] * 20, "label": [0, 1] * 10}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     config = RunConfig(dataset=store.uploads.add({"train": tmp_path / "a.parquet"}))
     monkeypatch.setattr(table_formats, "open_table", lambda *_: pytest.fail("parsed in the app"))
-    before = psutil.Process().memory_info().rss
-    assert file_request.file_columns(tmp_path / "a.parquet", "a.parquet", ColumnNames())[0] == list(
-        columns
-    )
     dataset_cache.ensure_cached(config, store.root)
-    assert psutil.Process().memory_info().rss - before < FLAT
-    assert sum(splits.load_pairs(config, store.root).facts["rows"].values()) == 2_000
+    assert sum(splits.load_pairs(config, store.root).facts["rows"].values()) == 20
     monkeypatch.setattr(child_process, "call", lambda *_, **__: pytest.fail("read again"))
     dataset_cache.ensure_cached(config, store.root)
 
@@ -209,33 +202,28 @@ def test_it_reaches_its_own_files_and_no_others(
         ("read_parents", "environ"), ("read_parents", "cmdline"), ("list_folder", "/proc"),
         ("list_folder", str(ROOT)), ("list_folder", "/dev/shm"),
         # Whoever is not confined would follow the link, or wait for the pipe.
-        ("link", theirs, str(own / "link")), ("make_pipe", str(own / "pipe")),
+        ("make", str(own / "link"), "symlink", theirs), ("make", str(own / "pipe"), "mkfifo"),
     ]  # fmt: skip
     refused += [("read", "/etc/shadow")] * (os.geteuid() == 0)
-    before, after = outcomes([*allowed, *refused], Confinement(writes=(str(own),)))
+    refused += [("signal_parent",)] * (landlock.abi() >= landlock.SCOPES_SINCE)
+    # A program that it starts, and a second name of another's file: in the way of the means.
+    others = [("read_in_another_process", theirs), ("make", str(own / "link"), "link", theirs)]
+    confinement = Confinement(writes=(str(own),))
+    before, after = outcomes([*allowed, *refused, *others], confinement)
     assert before == ["done"] * len(before)
     assert after[: len(allowed)] == ["done"] * len(allowed)
-    assert dict(zip(refused, after[len(allowed) :], strict=True)) == dict.fromkeys(refused, REFUSED)
+    told = after[len(allowed) : -len(others)]
+    assert dict(zip(refused, told, strict=True)) == dict.fromkeys(refused, REFUSED)
+    assert "done" not in after[-len(others) :]
     # What it may only read it does not change, be it a folder or a file.
     for reads in (str(other), theirs):
         actions = [("read", theirs), ("write", theirs)]
         _, after = outcomes(actions, Confinement(reads=(reads,), writes=(str(own),)))
         assert after == ["done", REFUSED]
-    # A program that it starts, and a second name of another's file.
-    others = [("read_in_another_process", theirs), ("hard_link", theirs, str(own / "link"))]
-    before, after = outcomes(others, Confinement(writes=(str(own),)))
-    assert before == ["done", "done"]
-    assert "done" not in after
-
-
-@pytest.mark.skipif(landlock.abi() < landlock.SCOPES_SINCE, reason="this kernel scopes no signals")
-def test_it_sends_no_signal_to_the_app() -> None:
-    before, after = outcomes([("signal_parent",)], Confinement())
-    assert (before, after) == (["done"], [REFUSED])
 
 
 @needs_landlock
-@pytest.mark.parametrize("abi", [1, 2, 3, 5])
+@pytest.mark.parametrize("abi", [1, 3])
 def test_an_older_kernel_confines_files_too(folders: tuple[Path, Path], abi: int) -> None:
     own, other = folders
     mine, theirs = str(own / "file"), str(other / "file")
@@ -333,19 +321,18 @@ def test_the_apps_environment_is_closed_to_processes_of_its_user(how: str, read:
 
 
 def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
-    """By a stand-in for a Space's package, which reports the functions that get a GPU."""
+    """By a stand-in for a Space's package, which ends with the name of what gets a GPU."""
     (tmp_path / "spaces.py").write_text(
         "import sys\n"
         "assert 'torch' not in sys.modules\n"
         "def GPU(function):\n"
-        "    print('lends to', function.__name__)\n"
-        "    return function\n"
+        "    raise SystemExit(f'lends to {function.__name__}')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", "import app"], cwd=ROOT, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "lends to zero_gpu_function\n"), done.stderr
+    assert done.stderr == "lends to zero_gpu_function\n"
 
 
 @pytest.mark.long

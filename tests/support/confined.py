@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +57,8 @@ def read_in_another_process(path: str) -> None:
 
 
 def read_in_a_thread(path: str) -> None:
-    errors: list[OSError] = []
-
-    def attempt() -> None:
-        try:
-            read(path)
-        except OSError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=attempt)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(read, path).result()
 
 
 def list_folder(path: str) -> None:
@@ -87,18 +76,9 @@ def replace(path: str) -> None:
     os.replace(f"{path}.new", path)
 
 
-def link(target: str, path: str) -> None:
-    os.symlink(target, path)
-    os.unlink(path)
-
-
-def hard_link(target: str, path: str) -> None:
-    os.link(target, path)
-    os.unlink(path)
-
-
-def make_pipe(path: str) -> None:
-    os.mkfifo(path)
+def make(path: str, kind: str, target: str = "") -> None:
+    """Make a link or a pipe with a function of `os`, and remove it."""
+    getattr(os, kind)(*filter(None, [target, path]))
     os.unlink(path)
 
 
@@ -126,10 +106,9 @@ def main(request: str) -> None:
     actions, confinement, abi = json.loads(request)
     if abi:
         landlock.abi = lambda: abi
-    before = [_attempt(*action) for action in actions]
+    results: list[Any] = [[_attempt(*action) for action in actions]]
     Confinement.from_json(confinement).enter()
-    after = [_attempt(*action) for action in actions]
-    results: list[Any] = [before, after]
+    results.append([_attempt(*action) for action in actions])
     print(json.dumps(results))
 
 

@@ -16,7 +16,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from finetune.cli import train
 from finetune.jobs import pipeline, worker, workers
 from finetune.jobs.pipeline import StopSwitch
 from finetune.runs import events
@@ -99,4 +98,9 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
 if __name__ == "__main__":
     pipeline.train_events = stages
     worker.IMPORTED = ()
-    sys.exit(train.main() if sys.argv[1] == "--run" else worker.main(sys.argv[1]))
+    worker.pace.measure_pace = lambda: None
+    if sys.argv[1] == "--run":
+        from finetune.cli.train import train
+
+        sys.exit(train(sys.argv[1:]))
+    sys.exit(worker.main(sys.argv[1]))
