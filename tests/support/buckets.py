@@ -42,10 +42,6 @@ class Bucket:
     created: float = field(default_factory=time.time)
     files: dict[str, BucketFile] = field(default_factory=dict)
 
-    def read(self, path: str) -> bytes:
-        """A file's content."""
-        return self.storage.read(self.files[path].hash)
-
     def apply(self, operation: dict[str, Any]) -> str | None:
         """Add or delete one file; why it could not be done, if it could not."""
         path, name = operation["path"], operation.get("xetHash", "")
@@ -121,7 +117,7 @@ def batch(request: Handler, bucket: str) -> None:
 
 
 def resolve(request: Handler, bucket: str, path: str) -> None:
-    """What a client must know to fetch a file, or the file."""
+    """What a client must know to fetch a file."""
     held = find(request, bucket)
     if path not in held.files:
         raise Refused(404, "EntryNotFound", f"{path} does not exist")
@@ -130,9 +126,7 @@ def resolve(request: Handler, bucket: str, path: str) -> None:
         "X-Xet-Hash": file.hash, "X-Linked-Size": str(file.size),
         "X-Xet-Refresh-Route": f"{request.hub.url}/api/buckets/{bucket}/xet-read-token",
     }  # fmt: skip
-    if request.command == "HEAD":
-        return request._send(200, b"", headers)
-    request._ranged(held.read(path), headers)
+    request._send(200, b"", headers)
 
 
 def token(request: Handler, bucket: str, scope: str) -> None:
@@ -148,5 +142,5 @@ def routes() -> Iterator[tuple[str, str, Callable[..., None]]]:
     yield "POST", rf"/api/buckets/{bucket}/paths-info", paths_info
     yield "POST", rf"/api/buckets/{bucket}/batch", batch
     yield "GET", rf"/api/buckets/{bucket}/xet-(?P<scope>read|write)-token", token
-    yield "GET HEAD", rf"/buckets/{bucket}/resolve/(?P<path>.+)", resolve
+    yield "HEAD", rf"/buckets/{bucket}/resolve/(?P<path>.+)", resolve
     yield from xet.routes()

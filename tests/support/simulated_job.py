@@ -34,18 +34,12 @@ class SimulatedJob(Engine):
         )
         return event.model_dump_json().encode()
 
-    def price(self, spec: EngineSpec) -> float:
-        return 0.0
-
     def submit(self, run: Run, spec: EngineSpec) -> str:
         self._ends = time.monotonic() + self._seconds
         return "simulated"
 
     def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
         return AttemptStatus("running" if time.monotonic() < self._ends else "ended", exit_code=0)
-
-    def knows(self, run: Run, spec: EngineSpec) -> bool:
-        return True
 
     def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
         offset = spec.sent

@@ -2,7 +2,8 @@
 reconstructions of files.
 
 Files are cut into chunks, chunks are packed into xorbs, and a shard says of which ranges of which
-xorbs a file consists. Sources: https://huggingface.co/docs/xet/xorb, .../shard and .../api
+xorbs a file consists. What a chunk holds only the clients know.
+Sources: https://huggingface.co/docs/xet/xorb, .../shard and .../api
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pyarrow
-
 from tests.support.answers import Refused
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ ENTRY = 48  # bytes of each record of a shard
 BOOKEND = b"\xff" * 32  # ends a section of a shard
 WITH_VERIFICATION, WITH_METADATA = 1 << 31, 1 << 30
 FOOTER = b"XETBLOB"  # begins what may follow a xorb's chunks
-PLAIN, LZ4, GROUPED_LZ4 = 0, 1, 2  # how a chunk is compressed
 
 
 @dataclass(frozen=True)
@@ -45,26 +43,6 @@ class Xorb:
             start, end = end, end + 8 + int.from_bytes(data[end + 1 : end + 4], "little")
             chunks.append((start, end))
         return cls(data, chunks)
-
-    def unpack(self, first: int, last: int) -> bytes:
-        """The content of the chunks `first` to before `last`."""
-        return b"".join(_content(self.data[start:end]) for start, end in self.chunks[first:last])
-
-
-def _content(chunk: bytes) -> bytes:
-    packed, scheme, size = chunk[8:], chunk[4], int.from_bytes(chunk[5:8], "little")
-    if scheme == PLAIN:
-        return packed
-    content: bytes = pyarrow.decompress(packed, size, codec="lz4", asbytes=True)
-    if scheme != GROUPED_LZ4:
-        return content
-    # Every first byte of four stands first, then every second, third and fourth.
-    result, start = bytearray(size), 0
-    for group in range(4):
-        length = len(result[group::4])
-        result[group::4] = content[start : start + length]
-        start += length
-    return bytes(result)
 
 
 class Term(NamedTuple):
@@ -112,11 +90,6 @@ class Storage:
     def size(self, file: str) -> int:
         """How many bytes a file has."""
         return sum(term.size for term in self.files[file])
-
-    def read(self, file: str) -> bytes:
-        """A file's content."""
-        terms = self.files[file]
-        return b"".join(self.xorbs[term.xorb].unpack(term.first, term.last) for term in terms)
 
     def reconstruction(self, file: str, url: str) -> dict[str, Any]:
         """How to fetch a file from an address."""
