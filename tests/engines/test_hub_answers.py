@@ -228,8 +228,7 @@ def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
 
 @pytest.mark.parametrize(
     ("message", "said"),
-    [("Job failed with exit code: -9", "killed, perhaps for want of memory"),
-     ("Job failed with exit code: 137. Reason: Error", "killed, perhaps for want of memory"),
+    [("Job failed with exit code: 137. Reason: Error", "killed, perhaps for want of memory"),
      ("OOMKilled", "killed, perhaps for want of memory"),
      ("Job failed with exit code: -11", "was ended by SIGSEGV"),
      ("Job timeout, exit code: 137", "was ended after its 10 minutes")],
