@@ -43,9 +43,9 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import SureRule
-from finetune.training import accelerator, model
+from finetune.training import model
 from finetune.ui import live_updates
-from tests.support import graded, toys
+from tests.support import graded, toys, training
 from tests.support.families import lively
 from tests.support.families import write as write_family
 
@@ -81,16 +81,9 @@ def uploaded(store: RunStore, tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def trained(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[[RunConfig, int], Run]:
+def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConfig, int], Run]:
     """Train a run in this process, as a worker does."""
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(accelerator, "keep_freed_memory", lambda: None)
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        monkeypatch.setenv(name, "0")
+    training.work_in_this_process(monkeypatch)
 
     def carry_out(config: RunConfig, stop_at: int) -> Run:
         run = store.create(config.changed(mixed_precision="no"))

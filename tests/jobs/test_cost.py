@@ -114,8 +114,8 @@ def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
     toy_config: RunConfig, toy_pairs: splits.Pairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipe, "FREE_PAIRS", 100)  # four evaluations
-    for values in ({}, {"eval_steps": 5, "max_steps": 11}, {"eval_steps": -1}):
-        config = training.resolved(toy_config.changed(**values))
+    for values in ({}, {"eval_steps": 3, "max_steps": 7}, {"eval_steps": -1}):
+        config = training.resolved(toy_config.changed(num_train_epochs=1, **values))
         stream, _ = training.fit(config, toy_pairs)
         counted = cost.count_evaluations(config, cost.count_steps(config, 64), 24)
         assert counted == 1 + len(training.evaluations(stream))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,3 +83,4 @@ def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "_set_environment", lambda config: None)
     monkeypatch.setattr(engine, "keep_freed_memory", lambda: None)
     monkeypatch.setattr(pipeline.StopSwitch, "install", lambda self: None)
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # takes long in a process of many tests
