@@ -17,9 +17,7 @@ from pathlib import Path
 
 import httpx
 import psutil
-import pyarrow
 import pyarrow as pa
-import pyarrow.parquet
 import pyarrow.parquet as pq
 import pytest
 from gradio_client import Client
@@ -55,10 +53,8 @@ def test_a_function_is_called_in_another_process() -> None:
 @pytest.mark.parametrize(
     ("name", "limits", "fact", "remedy"),
     [
-        ("refused", {}, "It is no table.", "Bring one."),
         ("endless", {"seconds": 0.6}, "a.csv took more than 1 s to read.", "Upload a part of it"),
         ("hungry", {"memory": 2**29}, "a.csv could not be read with 512 MiB of memory", "Upload a"),
-        ("crashes", {}, "a.csv could not be read with 1,024 MiB", "Upload a part of it"),
     ],
 )
 def test_beyond_a_limit_the_child_ends_and_the_app_does_not(

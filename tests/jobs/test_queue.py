@@ -31,14 +31,13 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import run_view
 from tests.support import stand_in as stand_in_workers
-from tests.support.kills import Kills, check_ended, go_on
+from tests.support.kills import ROOT, Kills, check_ended, go_on
 from tests.support.scheduling import STEPS
 from tests.support.stand_in import HOLD, write
 from tests.support.waiting import until
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 ENDLESS = 100_000
-PLACES = ("/etc", ".", "~", "../x")
+PLACES = ("/etc", ".", "../x")
 
 
 @pytest.fixture
@@ -93,11 +92,6 @@ def begun(store: RunStore, config: RunConfig | None = None) -> Run:
 
 def steps_taken(run: Run) -> list[int]:
     return [point.step for point in run.state().train]
-
-
-def start_app(store: RunStore, processes: list[psutil.Process]) -> subprocess.Popen[str]:
-    """An app without its page, as a process of its own."""
-    return Kills(store.root, processes).start("scheduling")
 
 
 def test_one_trains_and_the_others_wait_in_order(
@@ -303,7 +297,8 @@ def test_of_two_apps_each_run_is_started_once(
 ) -> None:
     hold(10)
     runs = [stand_in.create(brief(20)) for _ in range(3)]
-    apps = {app.pid: app for app in (start_app(stand_in, processes) for _ in range(2))}
+    kills = Kills(stand_in.root, processes)
+    apps = {app.pid: app for app in (kills.start("scheduling") for _ in range(2))}
     for run in runs:
         Queue(stand_in.root).add(run.id)
     until(lambda: step(runs[0]) == 10)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 
 from finetune.data import table_formats
-from finetune.errors import DataError
 
 
 def fine(text: str) -> list[str | int]:
     """The text, the child's pid, and the modules that it has loaded to read tables."""
     print("a library's chatter")
     return [text, os.getpid(), *sys.modules]
-
-
-def refused() -> None:
-    raise DataError("It is no table.", "Bring one.")
 
 
 def endless() -> None:
@@ -29,10 +23,6 @@ def endless() -> None:
 
 def hungry() -> int:
     return len([bytearray(2**24) for _ in range(1000)])
-
-
-def crashes() -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def parsed(path: str) -> tuple[int, list[str]]:

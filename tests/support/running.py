@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -50,12 +48,3 @@ def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str
 
 def losses(run: Run) -> list[float]:
     return [event.loss for event in run.tail()[0] if isinstance(event, events.Stepped)]
-
-
-def loaded_by(code: str, watched: set[str]) -> str:
-    """Return which of the watched libraries a piece of code loads, in a process of its own."""
-    code += f"\nimport sys\nprint(sorted({watched!r} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip().splitlines()[-1]

@@ -16,6 +16,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from finetune.environment import pace
 from finetune.jobs import pipeline, worker, workers
 from finetune.jobs.pipeline import StopSwitch
 from finetune.runs import events
@@ -98,7 +99,7 @@ def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
 if __name__ == "__main__":
     pipeline.train_events = stages
     worker.IMPORTED = ()
-    worker.pace.measure_pace = lambda: None
+    pace.measure_pace = lambda: None
     if sys.argv[1] == "--run":
         from finetune.cli.train import train
 
