@@ -27,7 +27,6 @@ from finetune.evaluation import (
 from finetune.evaluation.file_shift import Aggregates, Labelled, Reference
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate, train
-from finetune.jobs.evaluate import EvaluationJob
 from finetune.metrics import label_free
 from finetune.runs import events, pair_index
 from finetune.runs.run import Run
@@ -37,7 +36,6 @@ from tests.support.hub import LoopbackHub
 from tests.support.judging import judged, write_csv
 from tests.support.toy_runs import ToyRuns
 from tests.support.training import work_in_this_process
-from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -77,12 +75,10 @@ def test_a_split_has_one_score_whoever_computes_it(
         assert ends == [pytest.approx([score.low, score.high], abs=1e-9)] * 2
 
 
-def test_the_test_set_is_sealed_until_it_is_opened(store: RunStore, run: Run) -> None:
+def test_the_test_set_is_sealed_until_it_is_opened(run: Run) -> None:
     assert not (run.predictions / "test.npz").exists()
     assert run.state().opened == ()
-    EvaluationJob.of(run, "test").start(store)
-    until(lambda: not EvaluationJob.of(run, "test").state().running, 60)
-    assert EvaluationJob.of(run, "test").state().error == ""
+    test_set.open_test_set(run)
     summary = run.state()
     (opened,) = summary.opened
     analysis = report.evaluate_run(run, summary, "test").analysis
@@ -162,12 +158,10 @@ def toy_run(store: RunStore, toy_checkpoint: Path) -> Run:
     return monitored.monitored_run(store, toy_checkpoint)
 
 
-def test_other_words_and_lengths_are_seen_from_counts_alone(
-    toy_run: Run,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_other_words_are_seen_from_counts_alone_and_counts_that_cannot_be_are_refused(
+    toy_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
     pairs = monitored.rows(150, 2, words="9?%", long=8)
     file, counts = monitored.write_rows(tmp_path / "new.csv", pairs), tmp_path / "counts.json"
@@ -177,13 +171,27 @@ def test_other_words_and_lengths_are_seen_from_counts_alone(
     assert first["verdict"] != "as before"
     assert {"lengths", "words"} <= {one["of"] for one in first["changes"] if one["changed"]}
     assert "sees" not in counts.read_text()
-    file.unlink()
     assert command.main(["monitor", str(toy_run.folder), str(counts)]) == 1
     assert json.loads(capsys.readouterr().out) == first
-    values = json.loads(counts.read_text()) | {"model": "another 8"}
-    counts.write_text(json.dumps(values))
-    with pytest.raises(DataError, match="another 8"):
-        finetune.still_holds(toy_run, counts)
+    values = json.loads(counts.read_text())
+
+    def many(rows: int) -> dict[str, Any]:
+        binned = {name: [rows, *[0] * (len(values[name]) - 1)] for name in BINNED}
+        return {"rows": rows, "answers": {"equivalent": rows}, **binned}
+
+    impossible = "These are no counts of a file"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"model": "another 8"}, "another 8"), (many(10), "counts are of 10 rows"),
+        *((change, impossible) for change in (
+            {"rows": "many"}, {"model": None}, {"lengths": []}, {"unknown": [200, -50]},
+            {"words": [2.0, 0.5]}, {"answers": {"equivalent": 149}}, {"answers": {"other": 150}},
+            many(2001),
+        )),
+    ]  # fmt: skip
+    for change, message in wrong:
+        counts.write_text(json.dumps(values | change))
+        with pytest.raises(DataError, match=message):
+            finetune.still_holds(toy_run, counts)
 
 
 def test_labels_of_some_rows_measure_the_accuracy_and_too_few_rows_are_not_judged(
@@ -207,42 +215,6 @@ def test_labels_of_some_rows_measure_the_accuracy_and_too_few_rows_are_not_judge
     (toy_run.predictions / "validation.parquet").unlink()
     with pytest.raises(DataError, match="not kept"):
         finetune.still_holds(toy_run, file)
-
-
-def test_counts_that_cannot_be_are_refused(
-    toy_run: Run,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
-    file, counts = tmp_path / "new.csv", tmp_path / "counts.json"
-    monitored.write_rows(file, monitored.rows(150, 2))
-    words = ["monitor", str(toy_run.folder), str(file), "--aggregates", str(counts)]
-    assert command.main(words) == 0
-    values = json.loads(counts.read_text())
-
-    def many(rows: int) -> dict[str, Any]:
-        binned = {name: [rows, *[0] * (len(values[name]) - 1)] for name in BINNED}
-        return {"rows": rows, "answers": {"equivalent": rows}, **binned}
-
-    wrong: list[dict[str, Any]] = [
-        {"confidence": [1, 2, 3]}, {"lengths": [150]}, {"lengths": []}, {"unknown": [200, -50]},
-        {"answers": {"equivalent": -1}}, {"words": [2.0, 0.5]}, {"rows": 10},
-        {"confidence": []}, {"answers": {"equivalent": 149}}, {"answers": {"something": 150}},
-        {"answers": {"equivalent": 10**40}}, {"rows": "many"}, {"answers": [150]}, {"model": None},
-        many(10**18), many(2001),
-    ]  # fmt: skip
-    for changed_values in wrong:
-        counts.write_text(json.dumps(values | changed_values))
-        with pytest.raises(DataError, match="These are no counts of a file"):
-            finetune.still_holds(toy_run, counts)
-    capsys.readouterr()
-    assert command.main(["monitor", str(toy_run.folder), str(counts)]) == 2
-    assert "error: These are no counts of a file" in capsys.readouterr().err
-    counts.write_text(json.dumps(values | many(10)))
-    with pytest.raises(DataError, match="counts are of 10 rows"):
-        finetune.still_holds(toy_run, counts)
 
 
 def test_rows_of_the_run_are_left_out_and_rows_that_share_sentences_count_for_less(

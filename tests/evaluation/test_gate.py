@@ -68,7 +68,6 @@ def test_one_lost_answer_fails_although_the_score_rises() -> None:
     assert found.lost_at_most == pytest.approx(proportion_confint(1, 100, method="beta")[1])
     allowed = judged(truth, new, old, max_lost=1)
     assert (allowed.verdict, allowed.status) == ("passed", 0)
-    assert found.scores == allowed.scores
 
 
 def test_the_whole_interval_decides() -> None:

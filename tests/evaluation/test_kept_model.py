@@ -3,7 +3,6 @@ faster in int8."""
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -72,10 +71,10 @@ def test_a_rule_is_found_kept_and_followed(run: Run) -> None:
         assert given is not None
         assert seed or given.sum() == rule.answered
         assert (logits.argmax(axis=1) != truth)[given].mean() < 0.05
-        assert decision_rule.sure_answers(logits, Target(NAMES), DecisionRule(), PLAIN) is None
+    assert decision_rule.sure_answers(logits, Target(NAMES), DecisionRule(), PLAIN) is None
 
 
-def test_each_class_has_a_threshold_of_its_own(store: RunStore, toy_checkpoint: Path) -> None:
+def test_each_class_has_a_threshold_of_its_own(store: RunStore) -> None:
     logits, truth = draw_logits(3000, 3)
     names = ("a", "b", "c")
     wrong = np.flatnonzero(logits.argmax(axis=1) == 2)[::3]
@@ -115,24 +114,20 @@ def test_the_bound_holds_only_of_answers_like_those_it_was_found_on(run: Run) ->
         assert decision_rule.read_rule(run.best).sure == kept
 
 
-@pytest.mark.parametrize(("alike", "fewest", "most"), [(True, 730, 760), (False, 1300, 1500)])
-def test_rows_that_share_a_sentence_count_as_they_go_together(
-    alike: bool, fewest: int, most: int, store: RunStore, toy_checkpoint: Path
-) -> None:
-    """Each sentence stands in two rows, which are right and wrong together, or independently."""
+def test_rows_that_share_a_sentence_count_as_they_go_together(store: RunStore) -> None:
+    """Each sentence stands in two rows, which are right and wrong together."""
     logits, truth = draw_logits(1500)
-    if alike:
-        logits, truth = np.repeat(logits[::2], 2, axis=0), np.repeat(truth[::2], 2).tolist()
+    logits, truth = np.repeat(logits[::2], 2, axis=0), np.repeat(truth[::2], 2).tolist()
     run, _ = evaluated(store, {1: logits}, truth, 1, NAMES)
     shared = [f"question {row // 2}" for row in range(1500)]
     columns = {"sentence1": shared, "sentence2": [f"answer {row}" for row in range(1500)]}
     saved_predictions.save_examples(run, "validation", pa.table(columns | {"label": truth}))
     found = abstention.answer_when_sure(run, error=0.05)
     assert found.rows == 1500
-    assert fewest <= found.worth <= most
+    assert 730 <= found.worth <= 760
     unknown = replace(report.evaluate_run(run, run.state()), table=None)
     plain = abstention.measure(unknown, 0.05, 0.95)
-    assert (found.curve.upper[-1] > plain.curve.upper[-1] + 0.004) == alike
+    assert found.curve.upper[-1] > plain.curve.upper[-1] + 0.004
     assert found.curve.error[-1] == plain.curve.error[-1]
 
 
@@ -200,22 +195,15 @@ def toy_run(store: RunStore, source: tuple[Path, Path]) -> Run:
     return toy_run
 
 
-@pytest.mark.parametrize(
-    ("change", "good"),
-    [
-        ({}, True),
+def test_as_good_is_within_the_bound_and_nothing_but_chance() -> None:
+    changes: list[tuple[dict[str, Any], bool]] = [
         ({"scores": {"accuracy": (0.87, 0.864)}}, False),
         ({"scores": {"accuracy": (0.87, 0.865)}}, True),  # the bound itself
         ({"scores": {"f1": (0.9, 0.906)}}, False),  # better by chance, not as good
-        ({"p": 0.04}, False),
-        ({"p": None}, True),  # no answer is right or wrong
-        ({"bound": 0.001}, False),
-    ],
-)
-def test_as_good_is_within_the_bound_and_nothing_but_chance(
-    change: dict[str, Any], good: bool
-) -> None:
-    assert dataclasses.replace(REPORT, **change).as_good == good
+        ({"p": 0.04}, False), ({"p": None}, True),  # no answer is right or wrong
+    ]  # fmt: skip
+    for change, good in changes:
+        assert replace(REPORT, **change).as_good == good
     assert REPORT.speedup == pytest.approx(1.8)
 
 
@@ -276,10 +264,10 @@ def test_it_is_used_published_and_named_where_it_pays(
 @pytest.mark.parametrize(
     ("rounds", "faster"),
     [
-        ([], None), ([(2.0, 1.0)] * 7, None),  # too few to tell
+        ([(2.0, 1.0)] * 7, None),  # too few to tell
         ([(2.0, 1.0)] * 8, True), ([(1.0, 2.0)] * 8, False),
         ([(1.01, 1.0)] * 11 + [(1.0, 90.0)], True),  # disturbed once
-        ([(1.01, 1.0)] * 7 + [(1.0, 1.01)] * 5, None), ([(1.0, 1.0)] * 40, None),
+        ([(1.01, 1.0)] * 7 + [(1.0, 1.01)] * 5, None),
     ],
 )  # fmt: skip
 def test_what_is_faster_is_told_by_many_rounds(
@@ -288,9 +276,7 @@ def test_what_is_faster_is_told_by_many_rounds(
     assert quantization.is_faster(rounds) is faster
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"), [("a.onnx", True), ("model_quantized.onnx", False), ("a", True)]
-)
+@pytest.mark.parametrize(("name", "kept"), [("a", True), ("model_quantized.onnx", False)])
 def test_an_export_writes_files_of_its_own_name_alone(
     toy_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, kept: bool, name: str,
@@ -300,7 +286,7 @@ def test_an_export_writes_files_of_its_own_name_alone(
     def quantize(toy_run: Run, file: Path, step: int | None) -> QuantizationReport:
         (toy_run.best / "onnx").mkdir()
         (toy_run.best / quantized.MODEL).write_text("in int8")
-        return dataclasses.replace(REPORT, kept=kept)
+        return replace(REPORT, kept=kept)
 
     monkeypatch.setattr(quantization, "quantize_model", quantize)
     monkeypatch.setattr(onnx, "export_onnx", lambda folder, to: to.write_text("in fp32") * 0.0)
