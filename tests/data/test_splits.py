@@ -114,10 +114,9 @@ def test_a_file_whose_label_column_has_another_name_is_not_ignored(tmp_path: Pat
 
 def test_what_counts_as_the_same_sentence() -> None:
     for first, second, equal in (
-        ("The Cat.", "the  cat", True), ("caf\u00e9", "cafe\u0301", True),
-        ("a\u200bcat", "acat", True), ("\u201cYes\u201d", "yes", True),
-        ("1.5 metres", "15 metres", False), ("C# is good", "C++ is good", False),
-        ("not it", "it", False),
+        ("caf\u00e9", "cafe\u0301", True), ("a\u200bcat", "acat", True),
+        ("\u201cYes\u201d", "yes", True), ("1.5 metres", "15 metres", False),
+        ("C# is good", "C++ is good", False),
     ):  # fmt: skip
         assert (text_hashes.normalize(first) == text_hashes.normalize(second)) == equal, first
 
@@ -126,22 +125,6 @@ def hashes(rows: list[tuple[int, int, int]]) -> RowHashes:
     """Make hashes from rows of first sentence, second sentence and class, each a number."""
     first, second, label = np.array(rows, np.int64).reshape(-1, 3).T
     return RowHashes(label, np.arange(len(rows)), first * 1000 + second, first + 1, second + 10**6)
-
-
-def test_the_cut_keeps_shares_and_shares_no_sentence(tmp_path: Path) -> None:
-    draw = np.random.default_rng(5)
-    rows = [
-        (f"question {draw.integers(400)}", f"question {draw.integers(400)} again", int(n % 4 == 0))
-        for n in range(300)
-    ] + [(f"alone {n}", f"alone too {n}", int(n % 3 == 0)) for n in range(900)]
-    loaded = pairs(tmp_path, train=rows, validation_share=0.2)
-    sides = [{text for pair in texts(split) for text in pair} for split in loaded.splits.values()]
-    assert len(sides) == 2
-    assert not sides[0] & sides[1]
-    sizes = np.bincount([label for _, _, label in rows])
-    validation = np.round(sizes * 0.2).astype(int)
-    assert loaded.counts["validation"] == validation.tolist()
-    assert loaded.counts["train"] == (sizes - validation).tolist()
 
 
 def test_rows_of_one_sentence_in_many_pairs_are_cut_by_class_and_it_is_said(tmp_path: Path) -> None:
@@ -269,7 +252,6 @@ def test_classes_are_spread_over_the_folds_as_evenly_as_groups_allow() -> None:
     ("rows", "problem"),
     [
         (some(4), "there are 4. Set folds to 0"),
-        ([*some(40), ("z", "y", 2)], "2 has 1. Set folds to 0, or leave the class out"),
         (
             [*some(40), *((f"z{n}", f"y{n}", 2) for n in range(3))],
             "2 has 3. Set folds to 3 at most",
@@ -320,7 +302,6 @@ def test_without_a_tokenizer_all_else_is_found(
         config = RunConfig(dataset=dataset, checkpoint=checkpoint)
         report = checks.check_pairs(config, tmp_path)
         assert report.majority
-        assert report.fingerprint
         assert report.lengths.bins == []
         note = report.lengths.note
         assert note.startswith(f"The lengths are missing, because the tokenizer of {checkpoint} ")

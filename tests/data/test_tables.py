@@ -113,8 +113,8 @@ ALL, MINIMAL, TEXTS = csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC
 # and ways to write it.
 WRITERS: dict[str, tuple[str, Any, str, list[dict[str, Any]]]] = {
     "csv": ('"', CELL, MARKS, [
-        *({"quoting": quoting, "lineterminator": end}
-          for quoting in (MINIMAL, ALL, TEXTS) for end in ("\n", "\r\n")),
+        *({"quoting": quoting} for quoting in (MINIMAL, ALL, TEXTS)),  # ending lines with \r\n
+        {"quoting": MINIMAL, "lineterminator": "\n"},
         {"quoting": ALL, "lineterminator": "\r"},  # with others Python 3.11 writes no quotes
     ]),
     "pandas": ('"', CELL, MARKS, [{"lineterminator": "\n"}, {"lineterminator": "\r\n"}]),

@@ -41,8 +41,7 @@ def test_an_english_checkpoint_does_not_know_other_languages(
 
 
 @pytest.mark.parametrize(
-    ("language", "pieces"),
-    [("Chinese", "."), ("Japanese", "."), ("Korean", r"\w"), ("Korean", r"\w+"), ("Thai", "..?.?")],
+    ("language", "pieces"), [("Chinese", "."), ("Korean", r"\w+"), ("Thai", "..?.?")]
 )
 def test_a_tokenizer_that_knows_a_language_by_characters_or_words_is_not_accused(
     language: str, pieces: str
