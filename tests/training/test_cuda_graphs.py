@@ -42,7 +42,7 @@ def short(toy_config: RunConfig) -> RunConfig:
     """Six batches an epoch, of which the last is smaller."""
     return toy_config.changed(
         optim="adamw_torch_fused", max_grad_norm=1.0, per_device_train_batch_size=12,
-        max_steps=10, eval_steps=4,
+        max_steps=7, eval_steps=4,
     )  # fmt: skip
 
 
@@ -67,28 +67,25 @@ def reasons(happened: list[events.Event]) -> list[str]:
     return [event.reason for event in happened if isinstance(event, events.GraphsGivenUp)]
 
 
-TOGETHER: tuple[dict[str, Any], ...] = (
-    {"dropout": 0.2},
-    {"dropout": 0.2, "gradient_accumulation_steps": 4},  # an epoch's last step has two batches
-)
+# An epoch's last step has two batches.
+TOGETHER: dict[str, Any] = {"dropout": 0.2, "gradient_accumulation_steps": 4}
 
 
 @pytest.mark.parametrize(
     ("values", "recording", "words"),
     [
         ({}, (), ""),
-        *((values, (), "") for values in TOGETHER),
-        ({**TOGETHER[1], "max_grad_norm": 0.0}, (), ""),
+        (TOGETHER, (), ""),
+        ({"dropout": 0.2, "max_grad_norm": 0.0}, (), ""),
         ({"use_lora": True}, (), ""),
         ({"class_weights": "balanced", "label_smoothing_factor": 0.1}, (), ""),
         ({"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 0.1}, (), ""),
         ({"freeze_embeddings": True, "dropout": 0.0}, (), ""),
         ({"mixed_precision": "bf16"}, (), ""),
-        ({"deterministic": True}, (), ""),
         # What cannot be recorded is done step by step from the same state.
-        *((TOGETHER[1], fails, "out of memory") for fails in ((0, 0), (1, 40), (2, 150), (2, 250))),
+        *((TOGETHER, fails, "out of memory") for fails in ((0, 0), (1, 40), (2, 150))),
         # A graph that is wrong is found before it is used.
-        *((TOGETHER[1], (-1, 0, wrong), "memory" if wrong == "an error" else "differ from its work")
+        *((TOGETHER, (-1, 0, wrong), "memory" if wrong == "an error" else "differ from its work")
           for wrong in tape.WRONG),
     ],
     ids=str,
@@ -101,7 +98,6 @@ def test_a_recorded_run_learns_the_same(
     before, expected = by_hand(config, toy_pairs)
     recorder = record(*recording)
     happened, recorded = fit(config, toy_pairs)
-    torch.use_deterministic_algorithms(False)
     # The device reads rates in fp32.
     close = 2e-2 if config.mixed_precision == "bf16" else 1e-4
     assert losses(happened) == pytest.approx(losses(before), abs=close)
@@ -230,12 +226,10 @@ def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale() -> Non
     [
         ({}, ""),
         ({"cuda_graphs": "off"}, "cuda_graphs is off"),
-        ({"torch_compile": True}, "torch_compile is on"),
         ({"optim": "adamw_torch"}, "optim is adamw_torch, and only adamw_torch_fused"),
         ({"gradient_checkpointing": True}, "gradient_checkpointing is on"),
         ({"pad_to_multiple_of": 0, "max_length": 128}, "batches of 128 widths"),
         ({"pad_to_multiple_of": 8, "max_length": 128}, ""),
-        ({"max_length": 8192}, ""),
     ],
 )
 def test_why_steps_are_not_recorded(
@@ -244,7 +238,7 @@ def test_why_steps_are_not_recorded(
     _, classifier, _ = model.load_classifier(toy_config.checkpoint, Target(("no", "yes")), 32)
     config = RunConfig(**{"optim": "adamw_torch_fused"} | values)
     reason = cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
-    assert reason.startswith(words) if not words else words in reason
+    assert words in reason
     assert bool(reason) == bool(words)
     for max_length in (8, 32, 100, 128, 512, 8192):  # a GPU reads batches of few widths
         multiple = cuda_graphs.width_multiple(RunConfig(max_length=max_length))
@@ -255,18 +249,18 @@ def test_why_steps_are_not_recorded(
 
 
 @pytest.mark.parametrize(
-    ("head", "rows", "values"),
-    [
-        ("sentence1,sentence2,score", graded_rows, {}),
-        ("text,labels", labelled_rows, {"label_smoothing_factor": 0.1}),
-    ],
+    ("head", "rows"),
+    [("sentence1,sentence2,score", graded_rows), ("text,labels", labelled_rows)],
     ids=["a score", "several labels"],
 )
 def test_scores_and_several_labels_train_the_same_recorded(
-    short: RunConfig, record: Record, tmp_path: Path, head: str, rows: Any, values: dict[str, Any]
+    short: RunConfig, record: Record, tmp_path: Path, head: str, rows: Any
 ) -> None:
     pairs = uploads.pairs(tmp_path, head, train=rows(64), validation=rows(24, 1))
-    config = short.changed(metric_for_best_model="loss", **values)
+    smoothing = 0.1 if rows is labelled_rows else 0.0
+    config = short.changed(
+        metric_for_best_model="loss", label_smoothing_factor=smoothing, max_steps=4
+    )
     expected, _ = fit(config, pairs)
     recorder = record()
     happened, _ = fit(config, pairs)

@@ -79,7 +79,7 @@ def test_it_changes_what_is_learned_or_only_the_means(
 def test_every_schedule_goes_to_its_end(short: RunConfig, toy_pairs: splits.Pairs) -> None:
     rates = {}
     for name in config.hyperparameters()["lr_scheduler_type"].choices:
-        scheduled = short.changed(lr_scheduler_type=name, warmup_ratio=0.3, eval_steps=2)
+        scheduled = short.changed(lr_scheduler_type=name, warmup_ratio=0.3, eval_steps=3)
         stream, _ = fit(scheduled, toy_pairs)
         assert isinstance(stream[-1], events.Finished)
         rates[name] = tuple(e.learning_rate for e in stream if isinstance(e, events.Stepped))
@@ -201,7 +201,7 @@ def test_the_tokens_of_a_large_split_are_mapped_from_a_file_that_has_no_name(
     assert ids == [rows[row]["input_ids"].tolist() for row in (0, 1234, 2499)]
 
 
-TOY, MINILM, BASE, LARGE = 4_000, 10_600_000, 86_000_000, 303_000_000
+MINILM, BASE, LARGE = 10_600_000, 86_000_000, 303_000_000
 MRPC, SOME, MANY = 3668, 11_004, 400_000  # pairs
 CPU, OLD, LAPTOP, H100 = 0, 16_000_000_000, 8_000_000_000, 85_000_000_000  # bytes of a GPU
 
@@ -218,35 +218,28 @@ def chosen(
     ("parameters", "pairs", "memory", "values", "expected"),
     [
         # Small models learn faster, and in larger batches on a GPU.
-        (TOY, 64, CPU, {}, (16, 7e-5)), (MINILM, MRPC, CPU, {}, (16, 7e-5)),
         (MINILM, MANY, CPU, {}, (16, 7e-5)), (BASE, MRPC, CPU, {}, (16, 3e-5)),
-        (LARGE, MRPC, CPU, {}, (16, 1e-5)), (MINILM, 1000, H100, {}, (16, 7e-5)),
         (MINILM, MRPC, H100, {}, (16, 7e-5)), (MINILM, SOME, H100, {}, (32, 9.9e-5)),
         (MINILM, MANY, H100, {}, (64, 1.4e-4)), (MINILM, MANY, LAPTOP, {}, (16, 7e-5)),
-        (BASE, SOME, OLD, {}, (32, 4.2e-5)), (BASE, MANY, H100, {}, (32, 4.2e-5)),
-        (LARGE, MANY, H100, {}, (16, 1e-5)), (MINILM, 0, H100, {}, (16, 7e-5)),
+        (BASE, SOME, OLD, {}, (32, 4.2e-5)), (LARGE, MANY, H100, {}, (16, 1e-5)),
+        (MINILM, 0, H100, {}, (16, 7e-5)),
         # A family has its authors' rate, but not for LoRA.
         (BASE, MRPC, CPU, {"family": "deberta-v2"}, (16, 2e-5)),
         (LARGE, MRPC, CPU, {"family": "deberta-v2"}, (16, 6e-6)),
         (BASE, MRPC, CPU, {"family": "modernbert"}, (16, 5.6e-5)),
-        (LARGE, MRPC, CPU, {"family": "modernbert"}, (16, 1e-5)),
         (MINILM, MRPC, CPU, {"family": "modernbert"}, (16, 7e-5)),
-        (BASE, MRPC, CPU, {"family": "roberta"}, (16, 3e-5)),
         (BASE, MRPC, CPU, {"family": "deberta-v2", "use_lora": True}, (16, 3e-4)),
         # A number that is given stays, and the rate follows the pairs of a step.
-        (MINILM, MRPC, CPU, {"per_device_train_batch_size": 64}, (64, 1.4e-4)),
         (MINILM, MRPC, CPU, {"per_device_train_batch_size": 4}, (4, 3.5e-5)),
         (MINILM, MRPC, CPU, {"per_device_train_batch_size": 4096}, (4096, 1.4e-4)),
         (MINILM, MRPC, CPU, {"gradient_accumulation_steps": 4}, (16, 1.4e-4)),
         (MINILM, MRPC, CPU, {"processes": 2}, (16, 9.9e-5)),
-        (MINILM, MRPC, CPU, {"learning_rate": 5e-4}, (16, 5e-4)),
         (MINILM, MRPC, CPU, {"learning_rate": 5e-4, "per_device_train_batch_size": 8}, (8, 5e-4)),
         # A batch stays small if a larger one leaves few steps or takes much memory.
         (MINILM, SOME, H100, {"max_length": 1024}, (16, 7e-5)),
         (MINILM, SOME, H100, {"max_steps": 1000}, (16, 7e-5)),
         (MINILM, SOME, H100, {"num_train_epochs": 1}, (16, 7e-5)),
         (MINILM, SOME, H100, {"gradient_accumulation_steps": 2}, (16, 9.9e-5)),
-        (MINILM, SOME, H100, {"processes": 2}, (16, 9.9e-5)),
     ],
     ids=str,
 )  # fmt: skip
@@ -259,10 +252,7 @@ def test_batch_size_and_learning_rate(
 
 
 def test_a_run_records_what_it_takes_and_keeps_it_when_it_is_resumed_elsewhere(
-    store: RunStore,
-    toy_checkpoint: Path,
-    toy_pairs_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work_in_this_process(monkeypatch)
     files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
