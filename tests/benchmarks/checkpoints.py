@@ -27,7 +27,6 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import time
 from pathlib import Path
 
 from finetune.config import RunConfig
@@ -36,6 +35,7 @@ from finetune.jobs import check, cost
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from tests.benchmarks import machine
+from tests.support.waiting import until
 
 KINDS = SMALL, BASE = "bundled", "base"
 
@@ -73,8 +73,7 @@ def train(config: RunConfig, runs: Path) -> tuple[float, str]:
     """Estimate a run's cost and carry it out. Returns its best F1, and a line about it."""
     store = RunStore(runs)
     job = check.start_check(store, config)
-    while job.state().status not in ENDED or job.is_alive():
-        time.sleep(0.2)
+    until(lambda: job.state().status in ENDED and not job.is_alive(), 3600)
     for _ in range(3):  # the best counts; the page's workers measure it again and again, too
         pace.measure_pace()
     estimate = cost.estimate_cost(store, config)

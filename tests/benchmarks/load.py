@@ -39,6 +39,7 @@ from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 from tests.benchmarks import page as pages
 from tests.support import toys
+from tests.support.waiting import until
 
 SETTLE = 2.0  # seconds of each window that do not count
 PAIR = ("The shop opens at nine on weekdays.", "On weekdays the shop does not open before nine.")
@@ -63,9 +64,9 @@ def _trained(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
     """A model to ask, and a run at work, which ends with the stack."""
     stack.callback(_end, store)
     model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
-    pages.wait(lambda: model.state().status == "finished", 0.05, 180)
+    until(lambda: model.state().status == "finished")
     run = _begin(store, RunConfig(num_train_epochs=1000, logging_steps=2, eval_steps=10**6))
-    pages.wait(lambda: run.state().step > 60, 0.05, 180)
+    until(lambda: run.state().step > 60)
     return model, run
 
 
@@ -101,7 +102,7 @@ def _measure(
     """Print what was measured; returns what failed."""
     first = Crowd(url, run.id, model.id, 1, 1.0)
     with first.there():  # the model is loaded
-        pages.wait(lambda: bool(first.answers), 0.05, 120)
+        until(lambda: bool(first.answers), 120)
     crowd = Crowd(url, run.id, model.id, args.clients, args.asking)
     sides = {"alone": lambda: _held(app), "crowd": crowd.there}
     memory = []
@@ -217,7 +218,7 @@ def _rate(run: Run, seconds: float) -> float:
     def steps() -> list[tuple[float, int]]:
         return [(e.time, e.step) for e in run.tail()[0] if isinstance(e, events.Stepped)]
 
-    pages.wait(lambda: steps()[-1][0] > ended, 0.05, 60)
+    until(lambda: steps()[-1][0] > ended, 60)
     times, numbers = zip(*steps(), strict=True)
     first, last = np.interp([began, ended], times, numbers)
     prepared = run.state().prepared

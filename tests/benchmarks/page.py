@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +38,9 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine
-from tests.support.browser import launch_browser
+from tests.support.browser import ROOT, launch_browser
+from tests.support.waiting import until
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 BARE = """
 import sys
 import gradio as gr
@@ -117,7 +117,7 @@ def _started(side: str, runs: Path) -> Iterator[tuple[psutil.Process, str]]:
         command = [sys.executable, "app.py", "--runs", str(runs), "--port", str(port)]
     process = psutil.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait(lambda: _answers(url), 0.005)
+        until(lambda: _answers(url), 120, pause=0.005)
         yield process, url
     finally:
         family = [*process.children(recursive=True), process]
@@ -125,15 +125,6 @@ def _started(side: str, runs: Path) -> Iterator[tuple[psutil.Process, str]]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
         psutil.wait_procs(family, timeout=10)
-
-
-def wait(ready: Callable[[], bool], pause: float, seconds: float = 120) -> None:
-    """Return once it is ready; a RuntimeError when that takes longer."""
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise RuntimeError("it did not happen")
-        time.sleep(pause)
 
 
 def _answers(url: str) -> bool:
@@ -156,7 +147,7 @@ def app(store: RunStore, at_rest: bool) -> Iterator[tuple[psutil.Process, str]]:
     """The app over a store; `at_rest`, once its spare worker has imported all."""
     with _started("app", store.root) as (process, url):
         if at_rest:
-            wait((store.root / ".warm" / "ready").exists, 0.1)
+            until((store.root / ".warm" / "ready").exists, 120)
         yield process, url
 
 

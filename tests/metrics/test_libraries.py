@@ -165,8 +165,8 @@ def metrics_of_classes() -> Pairs:
             answers, side = logits.argmax(axis=1), positive if classes == 2 else None
             statistic = selection.statistics([metric], truth, np.stack([answers, truth]), side)
             found = statistic[metric.name].of(np.ones((90, 1)))[:, 0]
-            expected = metric.rank(of_classes(metric, truth, logits, positive))
-            yield metric.name, found, [expected, 1]
+            of_one = metric.rank(of_classes(metric, truth, logits, positive))
+            yield metric.name, found, [of_one, 1]
 
 
 def metrics_of_labels_and_scores() -> Pairs:
