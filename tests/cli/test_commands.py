@@ -45,13 +45,11 @@ GATE = ["gate", "--new=a", "--old=b", "--golden={rows}"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([*GATE, "--json={rows}"], "--json is {rows}, which another option names"),
         ([*GATE, "--markdown={link}"], "--markdown is {link}, which another option names"),
         ([*GATE, "--json={new}", "--markdown={new}"], "--markdown is {new}, which another option"),
         ([*GATE, "--markdown={folder}"], "--markdown is {folder}, a folder: name a file"),
         ([*GATE, "--json={folder}/no/g.json"], "and there is no folder {folder}/no"),
         (["rank", "--csv={folder}"], "--csv is {folder}, a folder"),
-        (["monitor", "a", "{rows}", "--aggregates={rows}"], "--aggregates is {rows}, which"),
         (
             ["monitor", "a", "b.csv", "--labels={rows}", "--aggregates={rows}"],
             "--aggregates is {rows}, which another option names",

@@ -91,12 +91,16 @@ deploy name-without-owner
 """.strip().splitlines()
 
 
+def status_of(words: list[str]) -> int:
+    try:
+        return main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
 def command(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The exit status of a command and what it printed: its answer, or else its last line."""
-    try:
-        status = main(words)
-    except SystemExit as end:
-        status = int(end.code or 0)
+    status = status_of(words)
     printed = capsys.readouterr()
     text = printed.out or "".join(printed.err.splitlines(keepends=True)[-1:])
     if text.startswith("{"):
@@ -134,10 +138,7 @@ def test_wrong_commands_are_refused_as_before(
         words = text.format(folder=tmp_path, rows=rows).split()
         if words[:1] not in (["fly"], ["deploy"], []):
             words.append(f"--runs={store.root}")
-        try:
-            status = main(words)
-        except SystemExit as end:
-            status = int(end.code or 0)
+        status = status_of(words)
         lines = "".join(capsys.readouterr()).splitlines()
         line = next((line for line in lines if re.search("(error|failed|blocks): ", line)), "")
         told.append(f"$ {text}\n{status}: {line}\n")
@@ -188,8 +189,7 @@ def test_a_run_is_recorded_and_evaluated_as_before(
     lines = "".join(golden.laid_out(event) + "\n" for event in happened)
     golden.compare(f"runs/{kind}/events.txt", lines, **words)
     with server.client() as web:
-        event = web.post("gradio_api/call/run_status", json={"data": [run.id]}).json()["event_id"]
-        answer = web.get(f"gradio_api/call/run_status/{event}").text
+        answer = server.call(web, "run_status", run.id)
         bundle = web.get(f"finetune/runs/{run.id}/script.zip").content
     status = golden.laid_out(json.loads(answer.split("data: ", 1)[1]))
     golden.compare(f"runs/{kind}/status.txt", status, **words)

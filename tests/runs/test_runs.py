@@ -424,17 +424,6 @@ def test_what_waits_has_not_ended_for_those_who_ask(run: Run) -> None:
     assert (run.state().status, run.state().error) == ("failed", "the network")
 
 
-def test_events_are_read_once(run: Run) -> None:
-    begin(run)
-    run.append(events.Failed(error="the first"))
-    assert run.state().error == "the first"
-    text = run.events_file.read_bytes()
-    run.events_file.write_bytes(text.replace(b"the first", b"unlikely!"))
-    run.append(events.Resumed(step=7))
-    state = Run(run.folder).state()  # whoever asks: the folder is the same
-    assert (state.count, state.step, state.end_recorded) == (3, 7, False)
-
-
 def test_another_job_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
     job = JobFolder(tmp_path / "check")
     assert job.state().status == "none"

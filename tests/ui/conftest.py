@@ -73,6 +73,14 @@ def server(served: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
+    """The store of the served page if the test asks for the page, and else one of its own."""
+    if "server" in request.fixturenames:
+        return request.getfixturevalue("server").store  # type: ignore[no-any-return]
+    return RunStore(tmp_path / "runs")
+
+
+@pytest.fixture
 def finished(store: RunStore, toy_checkpoint: Path) -> Run:
     """A run that ended; its model is the toy checkpoint."""
     return toys.finished_run(store, toy_checkpoint)

@@ -35,11 +35,6 @@ EVIL = "https://evil.example"
 
 
 @pytest.fixture
-def store(server: Server) -> RunStore:
-    return server.store
-
-
-@pytest.fixture
 def run(store: RunStore) -> Run:
     return store.create(RunConfig(name=NAME))
 

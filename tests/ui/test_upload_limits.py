@@ -38,11 +38,6 @@ def folder(server: Server) -> Iterator[Path]:
     delete_files_created_by_app(server.blocks, None)
 
 
-@pytest.fixture
-def store(server: Server) -> RunStore:
-    return server.store
-
-
 def lying(folder: Path) -> list[Path]:
     """The uploaded files that were not removed yet; the app may remove one meanwhile."""
     files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]

@@ -42,11 +42,6 @@ NOTHING = "There is no such run"
 NO_RUN: list[Any] = ["../x", "/etc/passwd", "x" * 2**16, 7, {}]
 
 
-@pytest.fixture
-def store(server: Server) -> RunStore:
-    return server.store
-
-
 def signed_in(name: str, **info: Any) -> gr.Request:
     session = {"oauth_info": {"userinfo": {"preferred_username": name}, **info}}
     return gr.Request(Request({"type": "http", "headers": [], "session": session}))
