@@ -287,6 +287,7 @@ class Verdict:
     measure: str  # what the score is called: F1, or macro F1
     score: Interval
     baseline: str  # the best one's name; empty if none was measured
+    level: float  # its score
     gain: Interval | None  # of the model's expected score over the baseline
     always: str | None  # the class, if it always answers the same
     errors: int
@@ -334,19 +335,21 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     expected = analysis.expected.get(metric)
     levels = {name: scores[metric] for name, scores in baselines.items() if metric in scores}
     baseline = max(levels, key=lambda name: headline.rank(levels[name]), default="")
-    gain = None
-    if baseline:
-        measured_on = baselines[baseline].get("examples", examples) * analysis.worth / examples
-        gain = intervals.unpaired_difference(
-            expected or score, levels[baseline], measured_on, headline.range[0] < 0
-        )
     details, saved = analysis.details, analysis.threshold
     fitted = details.fitted
     is_fitted = saved is not None and fitted and math.isclose(saved, fitted.threshold)
+    gain = None
+    if baseline:
+        new = fitted.f1 if fitted and is_fitted else expected or score
+        measured_on = baselines[baseline].get("examples", examples) * analysis.worth / examples
+        gain = intervals.unpaired_difference(
+            new, levels[baseline], measured_on, headline.range[0] < 0
+        )
     return Verdict(
         measure=catalog.metric_name(metric, len(analysis.target.names)),
         score=score,
         baseline=baseline,
+        level=levels.get(baseline, 0.0),
         gain=gain,
         always=None if details.always is None else analysis.target.names[details.always],
         errors=details.errors,

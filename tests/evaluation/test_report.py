@@ -193,7 +193,7 @@ def verdict(errors: int = 30, gain: float | None = 0.1, always: str | None = Non
     """Of a model of F1 0.9, give or take 0.04."""
     around = None if gain is None else Interval(gain, gain - 0.05, gain + 0.05)
     score = Interval(0.9, 0.86, 0.94)
-    return Verdict("F1", score, "TF-IDF", around, always, errors, 100, None, None)
+    return Verdict("F1", score, "TF-IDF", 0.5, around, always, errors, 100, None, None)
 
 
 LONGER, SEED = {"num_train_epochs": 8}, {"seed": 43}

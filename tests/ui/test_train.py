@@ -144,7 +144,7 @@ def test_the_buttons_of_a_verdict_keep_a_threshold_and_fill_the_form(
     tab: TrainTab, finished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score, gain = Interval(0.8, 0.75, 0.85), Interval(0.1, 0.05, 0.15)
-    verdict = Verdict("F1", score, "", gain, None, 30, 60, None, None)
+    verdict = Verdict("F1", score, "", 0.0, gain, None, 30, 60, None, None)
     monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
 
     def press(**sent: Any) -> Any:
