@@ -180,6 +180,7 @@ window.finetune = (() => {
   const tell = () => {
     const language = document.documentElement.lang;
     document.cookie = `finetune-language=${language}; path=/; ${attributes}`;
+    window.dispatchEvent(new Event('resize'));  // the tabs are measured again, in their language
   };
   new MutationObserver(tell).observe(
     document.documentElement, {attributes: true, attributeFilter: ['lang']});

@@ -204,19 +204,15 @@ LONGER, SEED = {"num_train_epochs": 8}, {"seed": 43}
     [
         ([0.6, 0.7, 0.8, 0.9], {}, "longer", LONGER),
         ([0.6, 0.9, 0.8, 0.7], {}, "falls", {"num_train_epochs": 2}),
-        ([0.9, 0.8, 0.8, 0.85], {}, "falls", {"num_train_epochs": 1}),
         ([0.6, 0.9, 0.9, 0.9], {}, "level", SEED),  # the first of equals is kept
         ([0.6, 0.9, 0.89, 0.885], {}, "level", SEED),  # no more than chance
         ([0.6, 0.9, 0.7, 0.89], {}, "level", SEED),  # it came back
         ([0.9], {}, "once", {"eval_steps": 4}),
         ([0.6, 1.0, 1.0, 1.0], {"errors": 0}, "perfect", SEED),
-        ([0.6, 0.7, 0.8, 1.0], {"errors": 0}, "perfect", SEED),
-        ([1.0], {"errors": 0}, "perfect", SEED),
         ([0.6, 0.7, 0.8, 0.9], {"gain": -0.1}, "below", LONGER),
         ([0.6, 0.9, 0.8, 0.7], {"gain": -0.1}, "below", {}),
         ([0.6, 0.6, 0.6, 0.6], {"always": "yes"}, "below", {"class_weights": "balanced"}),
         ([0.6, 0.7, 0.8, 0.9], {"gain": -0.04}, "longer", LONGER),  # not surely below
-        ([0.6, 0.7, 0.8, 0.9], {"gain": None}, "longer", LONGER),
     ],
 )
 def test_the_advice_follows_from_the_curve(
@@ -227,20 +223,13 @@ def test_the_advice_follows_from_the_curve(
     assert (advice.last_step, advice.seeds) == (40, 3 if changes == SEED else 1)
 
 
-@pytest.mark.parametrize(
-    ("losses", "kind"),
-    [([0.9, 0.7, 0.5, 0.4], "longer"), ([0.9, 0.4, 0.5, 0.7], "falls"),
-     ([0.9, 0.4, 0.41, 0.41], "level"), ([0.9, 0.4, 0.4, 0.4], "level"), ([0.4], "once")],
-)  # fmt: skip
-def test_a_loss_is_better_the_lower_it_is(losses: list[float], kind: str) -> None:
-    config = RunConfig(metric_for_best_model="loss")
-    assert advise(summary_of(losses, "loss"), config, verdict()).kind == kind
-
-
-def test_a_run_limited_by_steps_is_changed_by_steps_and_one_without_its_end_is_resumed() -> None:
-    config = RunConfig(max_steps=40)
-    assert advise(summary_of([0.6, 0.9]), config, verdict()).changes == {"max_steps": 80}
-    assert advise(summary_of([0.9, 0.6]), config, verdict()).changes == {"max_steps": 30}
+def test_a_loss_is_better_the_lower_and_a_run_without_its_end_is_resumed() -> None:
+    config = RunConfig(metric_for_best_model="loss", max_steps=40)
+    for losses, kind, steps in (
+        ([0.9, 0.7, 0.5, 0.4], "longer", 80), ([0.9, 0.4, 0.5, 0.7], "falls", 20),
+    ):  # fmt: skip
+        advice = advise(summary_of(losses, "loss"), config, verdict())
+        assert (advice.kind, advice.changes) == (kind, {"max_steps": steps})
     failed, training = events.Failed(error="x"), events.PhaseStarted(phase=events.Phase.TRAIN)
     for end in (events.Stopped(step=40, seconds=1), failed, training):
         advice = advise(summary_of([0.6, 0.7, 0.8, 0.9], end=end), RunConfig(), verdict())
@@ -251,16 +240,14 @@ def test_a_run_limited_by_steps_is_changed_by_steps_and_one_without_its_end_is_r
     ("trait", "first", "second", "value"),
     [
         ("words", "The cat sat on 12 mats .", "the cat did n't sit", 6 + 6),
-        ("overlap", "a b", "A B", 1), ("overlap", "a a b", "b", 0.5), ("overlap", "", "", 0),
+        ("overlap", "a a b", "b", 0.5), ("overlap", "", "", 0),
         ("overlap", "naïve café", "NAÏVE CAFÉ", 1),
         ("overlap", "我们去北京。", "我们在北京，Hello世界", 4 / 9),  # a character is a word
         ("number", "It costs $ 5", "", True), ("number", "eighty-one", "", True),
-        ("number", "a dozen", "", True), ("number", "the tenor", "", False),
-        ("number_differs", "1,000 of 3", "3 of 1000", False),
+        ("number", "the tenor", "", False), ("number_differs", "1,000 of 3", "3 of 1000", False),
         ("number_differs", "5 %", "5.5 %", True), ("number_differs", "two", "three", False),
-        ("negation", "He did not go", "", True), ("negation", "NEVER", "", True),
-        ("negation", "did n't", "", True), ("negation", "didn’t", "", True),
-        ("negation", "cannot", "", True), ("negation", "a notable knot", "", False),
+        ("negation", "NEVER", "", True), ("negation", "did n't", "", True),
+        ("negation", "didn’t", "", True), ("negation", "a notable knot", "", False),
         ("negation_differs", "didn't", "yes", True), ("negation_differs", "no", "never", False),
     ],
 )  # fmt: skip

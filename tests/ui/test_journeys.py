@@ -1,4 +1,4 @@
-"""Journeys in a real Chromium: on a wide page, on a dark phone in German; a sign-in on a Space.
+"""Journeys in a real Chromium: on a wide page, on a dark phone, in German; a sign-in on a Space.
 
 Parts are found by their ids, for their words differ; what a part says in full, the goldens hold.
 """
@@ -33,7 +33,7 @@ from tests.support.evaluated_runs import LABELS, evaluated
 from tests.support.hub import TOKEN, LoopbackHub
 from tests.support.judging import write_csv
 
-WIDE, PHONE = View(), View(375, "dark", "de-DE")
+WIDE, PHONE, GERMAN = View(), View(375, "dark"), View(375, "dark", "de-DE")
 in_each_view = pytest.mark.parametrize("visit", [WIDE, PHONE], ids=["wide", "phone"], indirect=True)
 ALERT = "#train-message [role=alert]"
 
@@ -112,8 +112,8 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("visit", "kind"),
-    [(WIDE, "pairs"), (PHONE, "scores"), (WIDE, "labels")],
-    ids=["wide-pairs", "phone-scores", "wide-labels"],
+    [(WIDE, "pairs"), (PHONE, "scores"), (GERMAN, "labels")],
+    ids=["wide-pairs", "phone-scores", "german-labels"],
     indirect=["visit"],
 )
 def test_from_an_own_file_to_predictions(
