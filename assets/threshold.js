@@ -39,6 +39,7 @@ element.addEventListener('click', (event) => {
     const chosen = {do: 'sure', run: ofRun(), per_class: false};
     for (const field of element.querySelectorAll('[data-sure]'))
       chosen[field.dataset.sure] = field.type === 'checkbox' ? field.checked : Number(field.value);
+    if (button.dataset.what) chosen.error = Number(button.dataset.what);  // the level offered
     trigger('click', chosen);
     return;
   }

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from finetune.errors import DataError, StoreError
 from finetune.evaluation import picking, report
 from finetune.evaluation.report import RunEvaluation
-from finetune.metrics import shared_rows
+from finetune.messages import message
 from finetune.metrics.classification import Floats, Truths
 from finetune.metrics.shared_rows import rows_worth
 from finetune.runs.run import Run
@@ -29,6 +30,7 @@ from finetune.tasks.base import SureRule
 from finetune.tasks.registry import task_of
 
 ERROR, CONFIDENCE = 0.02, 0.95  # what is offered first
+ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # to choose from
 _STEPS = 20  # a step of the tested thresholds is this part of the rows
 _FIRST = 4  # steps: the strictest threshold answers a fifth; the first rows alone prove little
 _MOST_ROWS = 10_000_000  # more are never asked for
@@ -46,27 +48,39 @@ class Abstention:
     rows: int  # of the evaluation
     worth: float  # independent rows that tell as much as these
     candidates: int  # evaluations that the model was picked among
-    fewest: int  # answers without an error that it takes; with `per_class` of one class
     needed: int | None  # rows it takes with errors as frequent as here; None if these are many
+    possible: float | None  # without a rule, the least of `ERRORS` that has one
     curve: AbstentionCurve
 
     @property
     def refusal(self) -> DataError:
-        """Why no threshold keeps the bound, and how many rows it takes."""
-        needed = round(self.needed, 2 - len(str(self.needed))) if self.needed else None
+        """Why no threshold keeps the bound, and what is possible here or with more rows."""
+        more = 0
+        if self.needed and self.needed > self.rows:
+            more = round(self.needed - self.rows, 2 - len(str(self.needed - self.rows)))
         return DataError(
-            "With {rows:,} rows, which count as {worth:,}, no threshold keeps the error at "
-            "{most:g}% with {sure:g}% confidence: even without an error that takes {fewest:,} "
-            "answers."
-            if shared_rows.note(self.rows, self.worth) else
-            "With {rows:,} rows no threshold keeps the error at {most:g}% with {sure:g}% "
-            "confidence: even without an error that takes {fewest:,} answers.",
-            "With errors as frequent as here about {needed:,} rows like these would do; or allow "
-            "more errors." if needed else "The surest answers err too often for it, however many "
-            "rows there are: allow more errors, or train a better model.",
-            rows=self.rows, worth=round(self.worth), most=100 * self.error,
-            sure=100 * self.confidence, fewest=self.fewest, needed=needed,
+            "These {rows:,} rows do not show, with {sure:g}% confidence, that at most {most:g}% of "
+            "its surest answers are wrong.",
+            _REMEDIES[self.possible is not None, bool(more)],
+            rows=self.rows, most=100 * self.error, sure=100 * self.confidence, more=more,
+            possible=100 * (self.possible or 0),
         )  # fmt: skip
+
+
+_REMEDIES = {  # by whether a higher level is possible, and whether more rows would do
+    (True, True): message(
+        "At most {possible:g}% wrong is possible here; {most:g}% takes about {more:,} more rows "
+        "like these."
+    ),
+    (True, False): message(
+        "At most {possible:g}% wrong is possible here; for less its surest answers err too often, "
+        "however many rows there are."
+    ),
+    (False, True): message("About {more:,} more rows like these would do."),
+    (False, False): message(
+        "Its surest answers err too often, however many rows there are: train a better model."
+    ),
+}
 
 
 def bound_of(rule: SureRule | None) -> dict[str, Any]:
@@ -157,7 +171,7 @@ def measure(
     each = [(sure[own], right[own], error, delta, p) for own, p in zip(members, parts, strict=True)]
     found = [sure_threshold(*arguments) for arguments in each]
     kept = [threshold for threshold in found if threshold is not None]
-    rule, needed = None, []
+    rule, needed, possible = None, [], None
     if kept:
         names = zip(target.names, found, strict=False) if per_class else ()
         rule = SureRule(
@@ -165,14 +179,23 @@ def measure(
             tuple((name, own.above) for name, own in names if own is not None),
             rows, sum(own.answered for own in kept), split,
         )  # fmt: skip
-    for own, arguments in zip(members, each, strict=True) if rule is None else ():
-        count = rows_needed(*arguments)
-        needed += [round(count * rows / own.sum())] if count else []
+    if rule is None:
+        for own, arguments in zip(members, each, strict=True):
+            count = rows_needed(*arguments)
+            needed += [round(count * rows / own.sum())] if count else []
+        levels = [level for level in ERRORS if level > error]
+        possible = next((one for one in levels if _is_possible(each, one)), None)
     worth = rows_worth(right, shared)
     return Abstention(
-        error, confidence, rule, rows, worth, candidates, fewest_rows(error, delta),
-        min(needed, default=None), abstention_curve(sure, right, delta, worth / rows),
+        error, confidence, rule, rows, worth, candidates,
+        min(needed, default=None), possible, abstention_curve(sure, right, delta, worth / rows),
     )  # fmt: skip
+
+
+def _is_possible(each: Sequence[tuple[Any, ...]], error: float) -> bool:
+    return any(
+        sure_threshold(sure, right, error, delta, part) for sure, right, _, delta, part in each
+    )
 
 
 @dataclass(frozen=True)

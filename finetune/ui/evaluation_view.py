@@ -12,7 +12,7 @@ from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
 from finetune.evaluation import report
-from finetune.evaluation.abstention import Abstention
+from finetune.evaluation.abstention import ERRORS, Abstention
 from finetune.evaluation.examples import example_rows
 from finetune.evaluation.report import Analysis, RunEvaluation
 from finetune.evaluation.slices import TESTED, Slice
@@ -34,7 +34,7 @@ _DIAGONAL = [(0.0, 0.0), (1.0, 1.0)]
 MOST_CHOICES = 200  # classes to choose another label from
 MOST_DISAGREEMENTS = 50
 PAGE = 20  # examples of a table at a time
-_ERRORS, _CONFIDENCES = (0.005, 0.01, 0.02, 0.05, 0.1), (0.9, 0.95, 0.99)  # to choose from
+_CONFIDENCES = (0.9, 0.95, 0.99)  # to choose from
 _LEAST = 0.05  # share of the rows from which on the curve of sure answers is drawn
 
 
@@ -124,7 +124,7 @@ def _sure_values(found: Abstention | None, decision: DecisionRule) -> dict[str, 
     choices = [
         (name, chosen, [(value, number(f"{100 * value:g}%")) for value in offered])
         for name, chosen, offered in (
-            ("error", found.error, sorted({*_ERRORS, found.error})),
+            ("error", found.error, sorted({*ERRORS, found.error})),
             ("confidence", found.confidence, sorted({*_CONFIDENCES, found.confidence})),
         )
     ]  # fmt: skip

@@ -325,10 +325,11 @@ def test_a_bound_is_kept_shown_and_forgotten(part: Evaluation, scored: Callable[
         return str(updates.get(part.body, "")), str(updates[part.message])
 
     body = part.on_part(NOBODY, view, "Evaluation", *ALL)[part.body]
-    assert "without an error that takes 183 answers" in body  # ln(5% / 2 evaluations) / ln(98%)
+    assert "that at most 2% of its surest answers are wrong" in body
     assert 'id="forget-sure"' not in body
-    _, message = click(do="sure", error=0.02, confidence=0.95, per_class=False)
-    assert "no threshold keeps the error at 2%" in message
+    body, message = click(do="sure", error=0.01, confidence=0.95, per_class=False)
+    assert re.search(r"do not show, with 95% confidence, that at most 1% .* is possible here", body)
+    assert (message, decision_rule.read_rule(run.best).sure) == ("", None)
     body, message = click(do="sure", error=0.2, confidence=0.9, per_class=False)
     assert "At most 20% of its answers are wrong, with 90% confidence" in body
     rule = decision_rule.read_rule(run.best).sure

@@ -11,6 +11,7 @@ import gradio as gr
 
 from finetune.errors import FinetuneError
 from finetune.evaluation import abstention, corrections, report
+from finetune.evaluation.abstention import Abstention
 from finetune.evaluation.examples import SELECTIONS, select_examples
 from finetune.inference import decision_rule
 from finetune.jobs import evaluate
@@ -40,10 +41,6 @@ _SAID = {
     "temper": message("The temperature {n:.2f} is saved with the model. Predict offers it."),
     "cool": message("The saved temperature is forgotten."),
     "keep": message("A threshold for each label is saved with the model."),
-    "sure": message(
-        "The bound is kept with the model: it answers {n:.0%} of rows like these, and is unsure "
-        "of the others."
-    ),
     "always": message("The model answers every row again."),
     "drop": message("The saved thresholds are forgotten."),
 }
@@ -130,6 +127,7 @@ class Evaluation(Panel):
         run, number = store.get(clicked.get("run")), sent_number(event)
         summary = run.state()
         decision: dict[str, Any] = {}
+        asked = None
         match do := clicked.get("do"):
             case "orders" | "test":
                 EvaluationJob.of(run, do).start(store)
@@ -143,13 +141,14 @@ class Evaluation(Panel):
             case "sure":
                 bound = {name: clicked.get(name) for name in ("error", "confidence")}
                 bound["per_class"] = bool(clicked.get("per_class"))
-                number = evaluate.keep_when_sure(run, **bound).coverage
+                asked = abstention.answer_when_sure(run, **bound)
+                decision = {"sure": asked.rule} if asked.rule else {}
             case "forget" | "cool" | "always" | "drop":
                 decision = _FORGOTTEN[do]
         if decision:
             evaluate.save_decision(run, summary, **decision)
         note = feedback.good(gettext(_SAID[do], n=number)) if do in _SAID else ""
-        return self._evaluation(store, view["opened"]) | {self.message: note}
+        return self._evaluation(store, view["opened"], asked=asked) | {self.message: note}
 
     @handler("filters.change", latest=True)
     def on_filter(self, store: RunStore, view: View, *filters: Any) -> Updates:
@@ -177,9 +176,11 @@ class Evaluation(Panel):
         return form.opened(self.filled, store, config) | {self.message: ""}
 
     def _evaluation(
-        self, store: RunStore, run_id: str, event: gr.EventData | None = None
-    ) -> Updates:
-        """Draw the Evaluation part; `event` is the tick answered."""
+        self, store: RunStore, run_id: str, event: gr.EventData | None = None,
+        asked: Abstention | None = None,
+    ) -> Updates:  # fmt: skip
+        """Draw the Evaluation part; `event` is the tick answered, `asked` what a bound just asked
+        for comes to."""
         try:
             run = store.get(run_id)
             summary = run.state()
@@ -202,8 +203,8 @@ class Evaluation(Panel):
             ended=summary.status in ENDED,
         )
         rule = decision_rule.read_rule(run.best)
-        found = None
-        if summary.task.has_right:
+        found = asked
+        if found is None and summary.task.has_right:
             with suppress(FinetuneError):  # the kept bound is of a test set that cannot be read
                 found = abstention.answer_when_sure(run, **abstention.bound_of(rule.sure))
         body = evaluation_view.view(study, summary, rule, orders, test_set, found)
