@@ -94,7 +94,8 @@ class Pairs:
     counts: dict[str, list[int]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # JSON: the source, and what was left out
     fingerprint: str = ""  # sha256 over classes, texts and labels, in order
-    pair_hashes: dict[str, Integers] = field(default_factory=dict)  # of train and validation
+    # Of the pairs of train and validation, and of the sentences of train.
+    pair_hashes: dict[str, Integers] = field(default_factory=dict)
     shared: SharedRows | None = None  # which validation pairs share a sentence
     folder: Path = Path()  # of the cached dataset
 
@@ -143,7 +144,10 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "named_labels": dataset.named_labels,
         },
         fingerprint=assigned.fingerprint(target),
-        pair_hashes={name: assigned.of(name).unordered for name in ("train", "validation")},
+        pair_hashes={
+            **{name: assigned.of(name).unordered for name in ("train", "validation")},
+            "sentences": np.concatenate([assigned.of("train").first, assigned.of("train").second]),
+        },
         shared=SharedRows(assigned.of("validation").first, assigned.of("validation").second),
         folder=dataset.folder,
     )

@@ -15,6 +15,7 @@ from itertools import compress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from finetune import uploads
 from finetune.data import checkpoint_files, checkpoints, hub_access
@@ -176,9 +177,39 @@ def _on_file(
             remarks.append(
                 _("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name)
             )
-    empty = replace(empty, reasons=reasons, remarks=remarks, seen=bool(reasons))
     ours, theirs = (answer_rows(model, prepared.target, sentences, new) for model in (new, old))
+    shares = _sharing([new, old], sentences)
+    if shares.any():
+        remarks.append(_on_the_others(rows, ours, theirs, shares, catalog.find(empty.metric)))
+    empty = replace(empty, reasons=reasons, remarks=remarks, seen=bool(reasons))
     return gate.judge(empty, rows, ours, theirs, metrics)
+
+
+def _sharing(models: Sequence[Run | str], sentences: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
+    """Mask of the rows with a sentence that one of the runs was trained on, in another pair."""
+    found = np.zeros(len(sentences[0]), bool)
+    for run in (model for model in models if isinstance(model, Run) and len(sentences) > 1):
+        if index := pair_index.read_pair_index(run):
+            found |= index.shares(*sentences)
+    return found
+
+
+def _on_the_others(
+    rows: Rows, new: Targets, old: Targets, shares: NDArray[np.bool_], metric: Metric
+) -> str:
+    """Say how many rows share a sentence with training, and the scores on the others."""
+    count, others, task = int(shares.sum()), ~shares, task_of(rows.target)
+    if not others.any():
+        return _("All of these rows share a sentence with training: the scores may be too good.")
+    after, before = (
+        task.scores(answers[others], rows.truth[others], rows.target, [metric])[metric.name]
+        for answers in (new, old)
+    )
+    return _(
+        "{n:,} of these rows share a sentence with training. On the {others:,} others {metric} is "
+        "{new:.3f}, of the old model {old:.3f}.",
+        n=count, others=int(others.sum()), metric=metric.title, new=after, old=before,
+    )  # fmt: skip
 
 
 def golden_request(new: Run, path: Path, request: PredictionRequest) -> PredictionRequest:

@@ -19,6 +19,7 @@ import yaml
 from statsmodels.stats.proportion import proportion_confint
 
 import finetune
+from finetune import text_hashes
 from finetune.__main__ import main
 from finetune.data.sources import LABELS
 from finetune.errors import DataError
@@ -200,6 +201,20 @@ def test_rows_that_a_run_was_trained_on_are_named(pair: tuple[Run, Run], golden:
     with pytest.raises(DataError, match="golden file: release checks rely on"):
         uploads.add({"train": golden})
     assert any("chose its best model by" in remark for remark in found.remarks)
+
+
+def test_rows_that_share_a_sentence_with_training_are_told_with_the_score_of_the_others(
+    pair: tuple[Run, Run], golden: Path
+) -> None:
+    rows = toys.rows(40, seed=9)
+    hashes = text_hashes.row_hashes([row[0] for row in rows[:3]])[0]
+    none = np.zeros(0, np.int64)
+    pair_index.write_pair_index(pair[1], {"train": none, "validation": none, "sentences": hashes})
+    found = finetune.gate(pair[1], pair[0], golden)
+    (told,) = [remark for remark in found.remarks if "share a sentence with training" in remark]
+    count, others = map(int, re.findall(r"(\d+) (?:of these|others)", told))
+    assert count >= 3
+    assert count + others == found.examples
 
 
 ROOT = Path(__file__).resolve().parent.parent.parent

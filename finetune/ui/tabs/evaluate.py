@@ -139,7 +139,7 @@ class Evaluation(Panel):
                 study = report.evaluate_run(run, summary)
                 decision = {"thresholds": evaluation_view.fitted_thresholds(study.analysis)}
             case "sure":
-                bound = {name: clicked.get(name) for name in ("error", "confidence")}
+                bound: dict[str, Any] = {n: clicked.get(n) for n in ("error", "confidence")}
                 bound["per_class"] = bool(clicked.get("per_class"))
                 asked = abstention.answer_when_sure(run, **bound)
                 decision = {"sure": asked.rule} if asked.rule else {}
