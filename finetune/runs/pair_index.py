@@ -43,7 +43,8 @@ class PairIndex:
         if SENTENCES not in self.hashes:
             return np.zeros(rows.shape[1], bool)
         first_seen, second_seen = (self.among(SENTENCES, side) & (side != 0) for side in rows)
-        return first_seen | second_seen
+        found: NDArray[np.bool_] = first_seen | second_seen
+        return found
 
 
 def write_pair_index(run: Run, hashes: Mapping[str, Integers]) -> None:
