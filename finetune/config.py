@@ -134,22 +134,23 @@ class RunConfig(BaseModel):
 
     dataset: str = _common(BUNDLED_DATASET)
     """What to learn from: one offered, your files (see Data), or a Hub id as owner/name."""
-    checkpoint: str = _common(BUNDLED_CHECKPOINT)
+    checkpoint: str = _common(BUNDLED_CHECKPOINT, label="Model to start from")
     """The pretrained model to start from: one offered, a Hub id, or a folder."""
     num_train_epochs: int = _common(
-        0, 0, 1000, usual_range=(0, 20), label="Epochs", search=Range(1, 6), words=_AUTOMATIC
-    )
+        0, 0, 1000, usual_range=(0, 20), label="Passes over the data", search=Range(1, 6),
+        words=_AUTOMATIC,
+    )  # fmt: skip
     """Passes over the training rows. Automatic: 1 to 10, fewer passes for more rows."""
     learning_rate: float = _common(
-        0.0, 0.0, 1.0, usual_range=(1e-6, 0.001), search=Range(1e-5, 3e-4, log=True),
-        words=_AUTOMATIC,
+        0.0, 0.0, 1.0, usual_range=(1e-6, 0.001), label="Step size",
+        search=Range(1e-5, 3e-4, log=True), words=_AUTOMATIC,
     )  # fmt: skip
     """Peak step size of AdamW. Lower it if the loss jumps. Automatic: by model and batch size."""
     per_device_train_batch_size: int = _training(
-        0, 0, 4096, label="Batch size", search=(8, 16, 32), words=_AUTOMATIC
+        0, 0, 4096, label="Rows a step", search=(8, 16, 32), words=_AUTOMATIC
     )
     """Rows a step on each device. Automatic: 16; on a GPU up to 64, if there are many rows."""
-    max_length: int = _training(128, 8, 8192, label="Maximum length")
+    max_length: int = _training(128, 8, 8192, label="Longest text")
     """Longest row in tokens; anything longer is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the rows, the new classifier's weights and dropout."""

@@ -352,7 +352,7 @@ def small_charts(summary: RunSummary, view: ChartView = DEFAULT) -> dict[str, Ma
     use = gettext("CPU, % in use") if on_cpu else gettext("GPU, % in use")
     # Title; unit of a measurement, and its name in `Stepped`; values that the axis covers.
     charts: tuple[tuple[str, float, str, tuple[float, ...]], ...] = (
-        (gettext("Learning rate"), 1, "learning_rate", ()),
+        (gettext("Step size"), 1, "learning_rate", ()),
         (gettext("Gradient norm"), 1, "grad_norm", ()),
         (gettext("Samples/s"), 1, "samples_per_second", (0.0,)),
         (use, 0.01, "busy", (0.0, 100.0)),

@@ -180,8 +180,8 @@ def read_search(values: Sequence[Any], spec: EngineSpec) -> tuple[Space, Budget,
 
 
 def ranges_text(space: Space, moved: Space, config: RunConfig) -> list[str]:
-    """Say which usual ranges of `space` a search moves around a configuration's values, as `Epochs
-    5..15`; and which values others leave out, as `Epochs 8`."""
+    """Say which usual ranges of `space` a search moves around a configuration's values, as `Rows a
+    step 4..12`; and which values others leave out, as `Rows a step 8`."""
     described = run_config.hyperparameters()
     labels = {name: gettext(described[name].label) for name in space}
     around = [

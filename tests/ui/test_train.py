@@ -88,7 +88,7 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
     assert "A part of the rows is measured now." in costs(tab, config)
     assert tab.unmeasured in tab.on_costs(NOBODY, *ONE_RUN, *values)
     assert tab.cost_asked in tab.on_measure(NOBODY, *ONE_RUN, *values)
-    assert "“Maximum length” 64 cuts" in costs(tab, config)
+    assert "“Longest text” 64 cuts" in costs(tab, config)
     assert tab.unmeasured not in tab.on_costs(NOBODY, *ONE_RUN, *values)
     assert tab.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
     for several, planned in (
@@ -241,7 +241,7 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
     updates = tab.on_search_time(NOBODY, *boxes, 3, 0, 1, False, *others)
     assert "All its trials together cost at most $0.60." in str(updates[tab.planned])
     # What the form says is tried, too, if it lies outside of what is searched.
-    for epochs, told in ((10, "Epochs 10"), (0, "Epochs 4"), (3, "")):
+    for epochs, told in ((10, "Passes over the data 10"), (0, "data 4"), (3, "")):
         config = RunConfig(num_train_epochs=epochs)
         boxes, others = search(tab, config, Choice(), num_train_epochs="1..3")
         planned = str(tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)[tab.planned])
@@ -249,7 +249,7 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
         assert told in planned
     boxes, others = search(tab, RunConfig(num_train_epochs=10), Choice(), num_train_epochs="1..6")
     planned = str(tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)[tab.planned])
-    assert "around your own settings: Epochs 5..15." in planned
+    assert "around your own settings: Passes over the data 5..15." in planned
 
 
 def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job() -> None:
