@@ -119,6 +119,13 @@ class _Tabs:
             **quick,
         ).then(**data.examining(), **quick)
 
+        # A file dropped on Train is kept as one dropped on Data, which shows what it holds.
+        dropped = [train.drop, *(gr.State(None) for _ in data.files[1:])]
+        shown = "() => { document.querySelector('#tabs [data-tab-id=data]').click(); return null; }"
+        train.drop.upload(data.on_upload, dropped, data.outputs(), **feedback.LATEST).then(
+            None, None, train.drop, js=shown, **quick
+        )
+
         # The form from a file or a run, and its costs once the pairs are counted. A `gr.State`
         # would not do: Gradio reports its changes for queued events only.
         data.poller.change(**train.costing)

@@ -98,6 +98,7 @@ class TrainTab(Panel):
         self._wire()
 
     def _draw_form(self, drawn: form.Controls) -> None:
+        self.drop = elements.pairs_file("Drop your own file", "own-file")
         common = form.draw_common()
         self.catalogue = CheckpointList(self.store)
         self.catalogue.draw()
