@@ -92,4 +92,5 @@ def test_the_page_names_a_field_by_its_label_and_a_terminal_by_its_flag() -> Non
     assert i18n.gettext(error.fact) == said
     assert i18n.gettext(error.remedy) == "Choose “Label”."
     assert str(error).endswith("Choose label_column.")
-    assert "<b>Passes over the data</b>" in str(feedback.show_errors(ConfigError({"num_train_epochs": "is bad"})))
+    problem = ConfigError({"num_train_epochs": "is bad"})
+    assert "<b>Passes over the data</b>" in str(feedback.show_errors(problem))
