@@ -29,6 +29,7 @@ COMMANDS = {
     "models": "list checkpoints to begin from and those on this disk, or remove one",
     "deploy": "make or update a Hugging Face Space with this project",
 }
+MODULES = {"train": "train", "search": "search", "probe": "search"}  # others are in `commands`
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     args, _ = parser.parse_known_args(words or ["--help"])
     caches.ensure_cache_folder()
     try:
-        name = args.command if args.command in ("train", "search") else "commands"
+        name = MODULES.get(args.command, "commands")
         module = import_module(f"finetune.cli.{name}")
         status: int = getattr(module, args.command)(words[1:])
     except (FinetuneError, OSError) as error:

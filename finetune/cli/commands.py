@@ -1,4 +1,4 @@
-"""Commands but `train` and `search`: one function each, described by its docstring."""
+"""Commands but `train`, `search` and `probe`: one function each, described by its docstring."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from finetune.inference import quantized
 from finetune.inference.file_request import check_columns
 from finetune.jobs import check as jobs
 from finetune.jobs import memory as stored_models
-from finetune.jobs import probe as probes
 from finetune.jobs import run_table
 from finetune.jobs.evaluate import keep_when_sure, save_decision, score
 from finetune.metrics.catalog import metric_name, metric_title
@@ -77,51 +76,6 @@ def check(words: list[str] | None = None) -> int:
         for remedy in finding.remedies:
             print(f"    {remedy.text}: {remedy.option}")
     return 1 if report.blocked else 0
-
-
-def probe(words: list[str] | None = None) -> int:
-    """Rank checkpoints on your data by a linear model on their vectors, before training."""
-    parser = options.parser_of(probe)
-    parser.add_argument("--runs", type=Path, default=default_root())
-    parser.add_argument(
-        "--checkpoints", nargs="+", default=[], metavar="CHECKPOINT",
-        help="offered names, Hub ids or folders; by default the offered ones on this disk",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options.add_files(parser)
-    add_arguments(parser)
-    args = parser.parse_args(words)
-    config = RunConfig(**arguments_given(args) | options.upload_of(args, args.runs))
-    names = args.checkpoints or probes.candidates(config)
-    chosen = probes.check_request(RunStore(args.runs), config, names)
-    begun: list[str] = []
-
-    def tell(name: str, _done: int, _total: int) -> None:
-        if name not in begun:
-            begun.append(name)
-            print(f"{name} ...", flush=True)
-
-    with contextlib.redirect_stdout(sys.stderr):  # a library's output is no part of the report
-        report = probes.probe_checkpoints(config, chosen, args.runs, tell)
-    if args.json:
-        print(report.to_json(), end="")
-        return 0
-    title = metric_name(report.metric, report.classes)
-    print(f"{title} of a linear model on {report.pairs:,} training rows, cross-validated:")
-    for one in report.candidates:
-        if one.score is None:
-            print(f"  {one.checkpoint}: {one.problem}")
-            continue
-        parts = [f"{one.score.value:.3f} ({one.score.low:.3f} to {one.score.high:.3f})"]
-        if one.similarity is not None:
-            parts.append(f"cosine {one.similarity.value:.3f}")
-        parts.append(f"{one.milliseconds:.1f} ms a row")
-        parts.append(f"{one.parameters / 1e6:.0f}M parameters")
-        print(f"  {one.checkpoint}: {', '.join(parts)}")
-    if report.words is not None:
-        print(f"  counting words (TF-IDF): {report.words.value:.3f}")
-    print(f"  {report.verdict}")
-    return 0
 
 
 def models(words: list[str] | None = None) -> int:

@@ -1,8 +1,10 @@
-"""`python -m finetune search`: find hyperparameters by many runs."""
+"""`python -m finetune search` and `probe`: find hyperparameters by many runs, a checkpoint before
+any."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 import time
@@ -15,6 +17,7 @@ from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec
 from finetune.engines.registry import find_engine, open_engine
 from finetune.errors import ConfigError
+from finetune.jobs import probe as probes
 from finetune.jobs import scheduler
 from finetune.messages import message as _
 from finetune.metrics.catalog import metric_name
@@ -71,6 +74,51 @@ def search(words: list[str] | None = None) -> int:
     metric = metric_name(study.metric, results.class_count(store, rows))
     name = store.get(best.run_id).title() if best.run_id else f"trial {best.number}"
     print(f"best: {metric} {best.score:.4f}, {name}, {describe_values(best.values)}")
+    return 0
+
+
+def probe(words: list[str] | None = None) -> int:
+    """Rank checkpoints on your data by a linear model on their vectors, before training."""
+    parser = options.parser_of(probe)
+    parser.add_argument("--runs", type=Path, default=default_root())
+    parser.add_argument(
+        "--checkpoints", nargs="+", default=[], metavar="CHECKPOINT",
+        help="offered names, Hub ids or folders; by default the offered ones on this disk",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options.add_files(parser)
+    add_arguments(parser)
+    args = parser.parse_args(words)
+    config = RunConfig(**arguments_given(args) | options.upload_of(args, args.runs))
+    names = args.checkpoints or probes.candidates(config)
+    chosen = probes.check_request(RunStore(args.runs), config, names)
+    begun: list[str] = []
+
+    def tell(name: str, _done: int, _total: int) -> None:
+        if name not in begun:
+            begun.append(name)
+            print(f"{name} ...", flush=True)
+
+    with contextlib.redirect_stdout(sys.stderr):  # a library's output is no part of the report
+        report = probes.probe_checkpoints(config, chosen, args.runs, tell)
+    if args.json:
+        print(report.to_json(), end="")
+        return 0
+    title = metric_name(report.metric, report.classes)
+    print(f"{title} of a linear model on {report.pairs:,} training rows, cross-validated:")
+    for one in report.candidates:
+        if one.score is None:
+            print(f"  {one.checkpoint}: {one.problem}")
+            continue
+        parts = [f"{one.score.value:.3f} ({one.score.low:.3f} to {one.score.high:.3f})"]
+        if one.similarity is not None:
+            parts.append(f"cosine {one.similarity.value:.3f}")
+        parts.append(f"{one.milliseconds:.1f} ms a row")
+        parts.append(f"{one.parameters / 1e6:.0f}M parameters")
+        print(f"  {one.checkpoint}: {', '.join(parts)}")
+    if report.words is not None:
+        print(f"  counting words (TF-IDF): {report.words.value:.3f}")
+    print(f"  {report.verdict}")
     return 0
 
 

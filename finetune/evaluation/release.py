@@ -161,11 +161,14 @@ def _on_file(
     ]
     reasons, remarks = [], [*empty.remarks, *compress(left_out, counts)]
     hashes = pair_index.pair_hashes(sentences[0], sentences[1] if len(sentences) > 1 else None)
+    shares = np.zeros(len(first), bool)  # rows with a sentence of a training pair
     for run in (run for run in (new, old) if isinstance(run, Run)):
         index, name = pair_index.read_pair_index(run), run.title()
         if index is None:
             remarks.append(_("{run} has no record of the rows that it was trained on.", run=name))
             continue
+        if len(sentences) > 1:
+            shares |= index.shares(*sentences)
         if trained := rows.numbers[index.among("train", hashes)].tolist():
             reasons.append(
                 _(
@@ -178,20 +181,10 @@ def _on_file(
                 _("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name)
             )
     ours, theirs = (answer_rows(model, prepared.target, sentences, new) for model in (new, old))
-    shares = _sharing([new, old], sentences)
     if shares.any():
         remarks.append(_on_the_others(rows, ours, theirs, shares, catalog.find(empty.metric)))
     empty = replace(empty, reasons=reasons, remarks=remarks, seen=bool(reasons))
     return gate.judge(empty, rows, ours, theirs, metrics)
-
-
-def _sharing(models: Sequence[Run | str], sentences: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
-    """Mask of the rows with a sentence that one of the runs was trained on, in another pair."""
-    found = np.zeros(len(sentences[0]), bool)
-    for run in (model for model in models if isinstance(model, Run) and len(sentences) > 1):
-        if index := pair_index.read_pair_index(run):
-            found |= index.shares(*sentences)
-    return found
 
 
 def _on_the_others(
