@@ -155,13 +155,17 @@ class Visit:
         """See that parts are drawn within the first screen; one in a row to swipe may be beside
         it."""
         height = self.page.viewport_size["height"]  # type: ignore[index]
-        for part in map(self.page.locator, selectors):
-            expect(part).to_be_visible()
-            box = part.bounding_box()
-            assert box is not None, part
-            assert box["height"] > 10, part
-            assert box["y"] >= 0, (part, box)
-            assert box["y"] + box["height"] <= height, (part, box)
+        for selector in selectors:
+            expect(self.page.locator(selector)).to_be_visible()
+            # In one call: live parts are drawn anew at any moment.
+            top, tall = self.page.evaluate(
+                "(part) => (({top, height}) => [top, height])"
+                "(document.querySelector(part).getBoundingClientRect())",
+                selector,
+            )
+            assert tall > 10, selector
+            assert top >= 0, (selector, top)
+            assert top + tall <= height, (selector, top, tall)
         assert self.page.evaluate("document.documentElement.scrollWidth") <= self.view.width
 
 
