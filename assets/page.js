@@ -15,6 +15,9 @@
         if (scrolls) box.tabIndex = 0; else box.removeAttribute('tabindex');
       }
     }
+    for (const name of document.querySelectorAll('.block:not([title]) .info-text > code:first-child')) {
+      name.closest('.block').title = name.textContent;
+    }
     search();
     differ();
     refused();
@@ -91,7 +94,10 @@
     document.querySelector('#knobs-elsewhere')?.toggleAttribute('data-shown', words.length && elsewhere);
     if (words.length) unfold(); // what is folded is not in the document
   };
-  const unfold = () => document.querySelector('#advanced > button.label-wrap:not(.open)')?.click();
+  const unfold = () => {
+    const folds = '#advanced > button.label-wrap, #advanced .ft-knobs > button.label-wrap';
+    for (const fold of document.querySelectorAll(folds)) if (!fold.classList.contains('open')) fold.click();
+  };
   const boxOf = (field) => field.startsWith('search-') ? field : `knob-${field}`;
   const refused = () => {
     const of = (where) => [...document.querySelectorAll(`${where} [data-field]:not([hidden])`)].map(

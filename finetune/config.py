@@ -155,7 +155,7 @@ class RunConfig(BaseModel):
     seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the rows, the new classifier's weights and dropout."""
     max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps", words={-1: _("No limit")})
-    """Stop after this many optimizer steps, however many epochs are set."""
+    """Stop after this many optimizer steps, however many passes are set."""
     gradient_accumulation_steps: int = _training(1, 1, 1024, label="Gradient accumulation")
     """Batches summed before each step: a larger batch in the same memory."""
     weight_decay: float = _training(0.01, 0.0, 1.0, usual_range=(0.0, 0.3), search=Range(0.0, 0.1))
@@ -195,11 +195,11 @@ class RunConfig(BaseModel):
     swap_augmentation: bool = _training(False, label="Both orders")
     """Train on both orders of every pair, only if order means nothing; twice the steps."""
     sentence_order: Literal["auto", "random", "given"] = _training("auto")
-    """random draws the order of each pair anew each epoch; auto does so if order means nothing."""
+    """random draws the order of each pair anew each pass; auto does so if order means nothing."""
     deterministic: bool = _training(False)
     """Forbid operations whose result varies from run to run; slower on a GPU."""
     dropout: float = _model(0.0, -1.0, 0.9, words={-1: _("As in the checkpoint")})
-    """Dropout in the model. 0 is fastest, 0.1 serves many epochs."""
+    """Dropout in the model. 0 is fastest, 0.1 serves many passes."""
     freeze_embeddings: bool = _model(True)
     """Keep the word embeddings as they are: less memory, faster. Turn it off for unusual words."""
     frozen_layers: int = _model(0, 0, 200, search=Range(0, 4))
@@ -222,13 +222,13 @@ class RunConfig(BaseModel):
     """Rows a batch when scoring the validation split."""
     eval_steps: int = _evaluation(
         -1, -1, 10_000_000, label="Steps between evaluations",
-        words={-1: _("Automatic"), 0: _("Each epoch")},
+        words={-1: _("Automatic"), 0: _("Each pass")},
     )  # fmt: skip
-    """Score after this many steps each, or after each epoch. Automatic: ten times, or fewer."""
+    """Score after this many steps each, or after each pass. Automatic: ten times, or fewer."""
     save_steps: int = _evaluation(
         0, 0, 10_000_000, label="Steps between checkpoints", words=_AUTOMATIC
     )
-    """Write a checkpoint to resume from. Automatic: at each evaluation, or each epoch."""
+    """Write a checkpoint to resume from. Automatic: at each evaluation, or each pass."""
     save_total_limit: int = _evaluation(1, 1, 1000, label="Checkpoints kept")
     """How many of the latest checkpoints a run keeps while it goes on; it resumes from the last."""
     logging_steps: int = _evaluation(5, 1, 100_000, label="Steps between reports")

@@ -54,7 +54,7 @@ class Phase(StrEnum):
     BOTH_ORDERS = "both_orders", message("Evaluating")
     SAVE_MODEL = "save_model", message("Saving the best model")
     SAVE_UNSCORED_MODEL = "save_unscored_model", message("Saving the model as it is")
-    SAVE_CHECKPOINT = "save_checkpoint", message("Saving a checkpoint")
+    SAVE_CHECKPOINT = "save_checkpoint", message("Saving, to resume from")
     READ_ROWS = "read_rows"  # of a split
     COUNT_ROWS = "count_rows", message("counting classes, duplicates and leaks")
     MEASURE_LENGTHS = "measure_lengths", message("measuring lengths in tokens")

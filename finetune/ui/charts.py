@@ -199,7 +199,7 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 SMOOTHED = 20  # a curve with so many points is smoothed
-AXES = {"step": message("step"), "epoch": message("epoch"), "time": message("time")}
+AXES = {"step": message("step"), "epoch": message("pass"), "time": message("time")}
 # Span of the exponential moving average, in points.
 SMOOTHINGS = {"none": 0, "some": 15, "much": 60}
 SMOOTHING_NAMES = {"none": message("none"), "some": message("some"), "much": message("much")}
@@ -244,7 +244,7 @@ def _axis(summary: RunSummary, view: ChartView) -> _Axis:
     per_epoch = steps_per_epoch(summary)
     if view.across == "epoch":
         last = summary.total_steps / per_epoch if per_epoch else 0.0
-        return _Axis(gettext("epoch"), last, lambda event: event.epoch)
+        return _Axis(gettext("pass"), last, lambda event: event.epoch)
     if view.across == "time":
         length = summary.latest - summary.began
         unit, name = next(

@@ -35,12 +35,13 @@ _PROBED = (*DATA_FIELDS, "checkpoint", "max_length")  # fields that a probe depe
 class CheckpointList(Panel):
     """Two filters, and a button for each checkpoint that they leave."""
 
-    def draw(self) -> None:
-        """Draw the list, folded away, in the current block."""
-        title = "Choose a checkpoint by size and language"
+    def draw(self) -> gr.Accordion:
+        """Draw the list in the current block. Returns the fold that it is in."""
+        title = "Choose another model"
         sizes = "Any size", "Small", "Base", "Large"
         languages = "Any language", "English", "Other languages"
-        with gr.Accordion(title, open=False, elem_id="checkpoints") as self.box:
+        self.box = gr.Accordion(title, open=False, elem_id="checkpoints")
+        with self.box:
             with gr.Row():
                 choices = list(zip(sizes, ("", "small", "base", "large"), strict=True))
                 self.size = elements.dropdown(choices, "Size", "checkpoint-size", 220, value="")
@@ -51,6 +52,7 @@ class CheckpointList(Panel):
                 )
             self.message = elements.notice("checkpoint-message")
             self.found = gr.HTML(elem_id="checkpoint-list", js_on_load=elements.CHOICES)
+        return self.box
 
     def wire(self, chooser: Any) -> None:
         """Connect the events. A pressed name goes into the `chooser`."""
@@ -97,7 +99,7 @@ class ProbeForm(Panel):
 
     def draw(self) -> None:
         """Draw the controls in the current block, folded away."""
-        with gr.Accordion("Which checkpoint first?", open=False, elem_id="probe"):
+        with gr.Accordion("Which one suits these texts?", open=False, elem_id="probe"):
             elements.note(
                 "Each reads up to 1,000 of your training rows once, and a linear model learns "
                 "from what it makes of them. That takes less time than training, and tells which "
@@ -159,8 +161,8 @@ class HubSearch(Panel):
 
     def draw(self) -> None:
         """Draw the box in the current block."""
-        what = "checkpoint" if self.kind == "model" else "dataset"
-        self.box = elements.text_box(f"Find a {what} on the Hub by name", f"find-{self.kind}")
+        text = f"Find a {self.kind} on the Hub by name"
+        self.box = elements.text_box(text, f"find-{self.kind}")
         self.results = gr.HTML(
             elem_id=f"hub-{self.kind}s", elem_classes="ft-if-hits", js_on_load=elements.CHOICES
         )

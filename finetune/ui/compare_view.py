@@ -155,7 +155,7 @@ def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
             for name in run_table.score_columns()
         },
         "status": gettext("Status"),
-        "best_epoch": gettext("Best epoch"),
+        "best_epoch": gettext("Best pass"),
         "seconds": gettext("Duration"),
         "created": gettext("When"),
     }

@@ -77,9 +77,12 @@ def draw_advanced(drawn: Controls) -> Controls:
             gr.HTML(data, elem_classes="ft-unseen")
     controls = dict(drawn)
     for group, names in groups.items():
-        with gr.Column(elem_classes="ft-knobs"):
-            if group != "Expert":
-                gr.HTML(Markup('<h2 class="ft-group">{}</h2>').format(group))
+        plain = len(names) == 1 or group == "Expert"
+        with (
+            gr.Column(elem_classes="ft-knobs")
+            if plain
+            else gr.Accordion(group, open=False, elem_classes="ft-knobs")
+        ):
             controls |= _draw_in_pairs(names)
     return {name: controls[name] for name in NAMES}
 

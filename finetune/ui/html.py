@@ -59,8 +59,8 @@ def environment() -> Environment:
     templates.globals["NO_COLUMN"] = NO_COLUMN
     templates.globals["find_task"] = find_task
     filters = (
-        fixed, exact, count, size, number, code, label, measure, in_words, shorten, printable,
-        rounded_up, duration, rough_duration, when,
+        fixed, exact, count, size, number, code, label, measure, in_words, explained, shorten,
+        printable, rounded_up, duration, rough_duration, when,
     )  # fmt: skip
     for function in filters:
         templates.filters[function.__name__] = function
@@ -154,6 +154,11 @@ def measure(metric: str, classes: int) -> str:
 def in_words(metric: str, classes: int) -> str:
     """A metric's name in a sentence: `F1`, `macro F1`, `accuracy`."""
     return gettext(metric_name(metric, classes))
+
+
+def explained(metric: str, classes: int) -> str:
+    """The name by which `macros.html: term` explains a metric."""
+    return "macro" if metric == "f1" and classes > 2 else metric
 
 
 def printable(text: str) -> str:

@@ -115,7 +115,7 @@ def _curves(study: Study, rows: Sequence[TrialRow], best: TrialRow | None) -> Ma
         most=find(study.metric).range[1],
         look=gettext(
             "The best trial has its own colour; faint lines were ended early. Lines that still "
-            "rise at their end may want more epochs."
+            "rise at their end may want more passes."
         ),
         legend=False,
     )

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from tests.goldens import golden
 from tests.goldens.conftest import words_of
 from tests.support import toy_runs
-from tests.support.browser import launch_browser, new_page, pick
+from tests.support.browser import launch_browser, new_page, pick, unfold
 from tests.support.server import Server
 from tests.support.toy_runs import ToyRuns
 
@@ -55,7 +55,7 @@ def test_the_page_looks_as_before(server: Server, trained: ToyRuns, chromium: st
     views.compare("head", ".ft-top")
     views.compare("train-newest")
     page.locator("#new-run").click()
-    page.locator("#advanced > button").click()
+    unfold(page)
     views.compare("train-form")
     page.get_by_role("tab", name="Data", exact=True).click()
     pick(page, page.locator("#pairs input"), "Bundled pairs")

@@ -175,8 +175,19 @@ def control(page: Page, field: str) -> Locator:
     expect(page.locator("#advanced > button[aria-expanded]")).to_be_attached()
     box = page.locator(f"#knob-{field} input")
     if not box.is_visible() and page.locator("#advanced > button").is_visible():
-        page.evaluate("document.querySelector('#advanced > button:not(.open)')?.click()")
+        unfold(page)
     return box
+
+
+def unfold(page: Page) -> None:
+    """Open Advanced, then its groups, which are not there before it is open."""
+    for folds in ("#advanced", "#advanced .ft-knobs"):
+        expect(page.locator(f"{folds} > button").first).to_be_attached()
+        page.evaluate(
+            "(folds) => document.querySelectorAll(`${folds} > button:not(.open)`)"
+            ".forEach((fold) => fold.click())",
+            folds,
+        )
 
 
 def fill(page: Page, field: str, value: str) -> None:

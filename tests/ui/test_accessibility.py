@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.support import toys
-from tests.support.browser import App, new_page, pick
+from tests.support.browser import App, new_page, pick, unfold
 from tests.support.evaluated_runs import evaluated
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
@@ -79,11 +79,11 @@ def test_every_tab_works_and_axe_finds_nothing(
     assert page.evaluate("document.body.classList.contains('dark')")  # by which Gradio turns
     page.locator("#score-plot .ft-plot").focus()
     expect(page.locator("#score-plot .ft-readout")).to_be_visible()
+    page.get_by_role("tab", name="Log").click()
     violations = grave(page, "Train, values of the chart read")
     page.locator("#new-run").click()
-    page.locator("#advanced > button").click()
+    unfold(page)
     page.locator("#train-how").get_by_role("radio", name="Grid").check()
-    page.get_by_role("tab", name="Log").click()
     page.locator("#knob-weight_decay input").fill("0.2")
     expect(page.locator("#knob-weight_decay[data-differs]")).to_be_visible()
     page.locator("#knob-learning_rate input").fill("-1")

@@ -80,16 +80,16 @@ def test_values_are_read_while_the_chart_is_drawn_anew_and_it_is_opened_large(ba
     box = plot.bounding_box()
     assert box is not None
     bare.mouse.move(box["x"] + box["width"] * 0.49, box["y"] + 20)
-    expect(readout).to_have_text("step 4, epoch 0.50training loss0.2500validation loss0.5000(8)")
+    expect(readout).to_have_text("step 4, pass 0.50training loss0.2500validation loss0.5000(8)")
     bare.evaluate(
         "() => { const box = document.querySelector('#loss');"
         "box.innerHTML = box.innerHTML.replace(/<div class=\"ft-at\".*?<.div><.div>/, ''); }"
     )
-    expect(readout).to_have_text("step 4, epoch 0.50training loss0.2500validation loss0.5000(8)")
+    expect(readout).to_have_text("step 4, pass 0.50training loss0.2500validation loss0.5000(8)")
     # Another run's values in the same plot: Gradio keeps the element and changes what it carries.
     plot.evaluate("(plot) => plot.dataset.lines = plot.dataset.lines.replace('0.2500', '7.7500')")
     bare.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 25)
-    expect(readout).to_have_text("step 4, epoch 0.50training loss7.7500validation loss0.5000(8)")
+    expect(readout).to_have_text("step 4, pass 0.50training loss7.7500validation loss0.5000(8)")
     bare.locator("p", has_text="elsewhere").hover()
     expect(readout).to_have_count(0)
     plot, readout = bare.locator("#many .ft-plot"), bare.locator("#many .ft-readout")

@@ -27,7 +27,7 @@ from finetune.runs import events
 from finetune.runs.run import Run
 from finetune.ui import charts
 from tests.support import graded, toys
-from tests.support.browser import App, View, Visit, choose, fill, new_page, own_file, pick
+from tests.support.browser import BUNDLED, App, View, Visit, choose, fill, new_page, own_file, pick
 from tests.support.engines import let_jobs_train
 from tests.support.evaluated_runs import LABELS, evaluated
 from tests.support.hub import TOKEN, LoopbackHub
@@ -95,8 +95,10 @@ def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
     log = page.locator("#log textarea")
     expect(log).to_have_value(re.compile("finished"))
     assert log.evaluate("(log) => log.scrollHeight - log.scrollTop - log.clientHeight") < 9
-    page.locator("#new-run").click()  # below the form, the next one's time is known from this one's
+    page.locator("#new-run").click()  # the next one's time is known from this one's
     expect(page.locator("#costs")).to_contain_text("256")
+    expect(page.locator("#result")).to_be_hidden()
+    page.locator("#show-run").click()
     page.locator("#result [data-tab=predict]").click()
     ask(visit, "the cat sees a dog .", "a cat sees the dog .")
     expect(page.locator("#label")).to_have_text(re.compile("equivalent"))
@@ -349,15 +351,17 @@ def test_by_keyboard_alone(visit: Visit, toy_checkpoint: Path) -> None:
     """Choose, train, stop, look at the run, ask its model: no mouse."""
     page, keys = visit.page, visit.page.keyboard
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
-    type_into(page, "#knob-dataset input", visit.word("Bundled pairs (no network needed)")[:7])
+    type_into(page, "#knob-dataset input", visit.word(BUNDLED)[:7])
+    expect(page.get_by_role("option")).to_have_count(1)  # not earlier: another would be chosen
     keys.press("ArrowDown")
     keys.press("Enter")
-    expect(page.locator("#knob-dataset input")).not_to_have_value(re.compile("MRPC"))
+    expect(page.locator("#knob-dataset input")).to_have_value(visit.word(BUNDLED))
     type_into(page, "#knob-checkpoint input", str(toy_checkpoint))
     keys.press("Enter")
     type_into(page, "#knob-num_train_epochs input", "60")
-    type_into(page, "#find-knob :is(input, textarea)", "max_length")
     tab_to(page, "#advanced > button")
+    keys.press("Enter")
+    type_into(page, "#find-knob :is(input, textarea)", "max_length")
     expect(page.locator("#advanced > button")).to_have_attribute("aria-expanded", "true")
     type_into(page, "#knob-max_length input", "48")
     tab_to(page, "#train")
@@ -462,6 +466,7 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
     let_jobs_train(hub, monkeypatch, TOKEN)
     page = visit.page
     visit.fill_toy(toy_checkpoint, 30)
+    page.locator("#elsewhere > button").click()
     pick(page, page.locator("#engine input"), "Hugging Face Job")
     expect(page.locator("#job-price")).to_contain_text("not signed in")
     page.locator("#job-token input").fill(TOKEN)

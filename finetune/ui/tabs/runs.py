@@ -64,7 +64,7 @@ class RunsTab(Panel):
         self.message = elements.notice("runs-message")
         with gr.Column(elem_id="all-runs"):
             with gr.Row(equal_height=True):
-                text = "words of name, status, data, checkpoint, tags"
+                text = "words of name, status, data, model, tags"
                 self.words = text_box("Find", "runs-filter", 220, placeholder=text, scale=4)
                 self.everybody = gr.Checkbox(
                     False, label="Everybody's runs", visible=False,

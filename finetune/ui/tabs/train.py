@@ -65,6 +65,10 @@ class TrainTab(Panel):
         `drawn`, and wire its events. Filling the form fills Data's `dataset` chooser too."""
         # In the visitor's browser; the server reads it only to fill the form again.
         self.stored = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
+        with gr.Row(elem_id="shown-run"):
+            self.title = gr.HTML()
+            self.new = elements.button("New run", "new-run", 110, size="md", scale=0)
+            self.again = elements.button("Back to this run", "show-run", 110, size="md", scale=0)
         with gr.Row(equal_height=False, elem_id="setup") as self.setup:
             with gr.Column(scale=3, min_width=320):
                 self._draw_form(drawn)
@@ -82,16 +86,15 @@ class TrainTab(Panel):
                     )  # fmt: skip
                 self.several = train_plan.draw(self.how)
                 self.search = train_plan.draw_search()
-                self.engine.draw()
+                title = "Train on another machine"
+                with gr.Accordion(title, open=False, elem_id="elsewhere") as self.elsewhere:
+                    self.engine.draw()
                 card = train_plan.bundled_card(self.store)
                 self.pairs = gr.HTML(card, elem_id="pairs-card", js_on_load=links)
         self.moved = elements.browser_value()  # id of a run to resume elsewhere
         self.cost_asked = elements.browser_value()  # changes whenever the costs may change
         self.unmeasured = elements.browser_value()  # changes when lengths are to be measured
         self.address = elements.address("train")
-        with gr.Row(elem_id="shown-run"):
-            self.title = gr.HTML()
-            self.new = elements.button("New run", "new-run", 110, size="md", scale=0)
         self.notice = elements.notice("run-message", js_on_load=links)
         self.live = live_updates.view()
         self.filled = [*self.form.values(), dataset]
@@ -100,25 +103,24 @@ class TrainTab(Panel):
     def _draw_form(self, drawn: form.Controls) -> None:
         self.drop = elements.pairs_file("Drop your own file", "own-file")
         common = form.draw_common()
-        self.catalogue = CheckpointList(self.store)
-        self.catalogue.draw()
+        self.catalogue, self.probe = CheckpointList(self.store), ProbeForm(self.store)
+        search = HubSearch(self.store, "model") if owners.policy().any_checkpoint else None
+        with self.catalogue.draw():
+            if search:
+                search.draw()
+            self.probe.draw()
         self.catalogue.wire(common["checkpoint"])
+        if search:
+            search.wire([common["checkpoint"]], {})
         self.hub = gr.HTML(elem_id="hub-status")
-        form.draw_search()
-        self.probe = ProbeForm(self.store)
-        self.probe.draw()
         with gr.Accordion("Advanced", open=False, elem_id="advanced"):
+            form.draw_search()
             self.preset = gr.Dropdown(
                 list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, elem_id="preset",
                 label="Preset",
                 info="Sets the hyperparameters; the data and the checkpoint stay.",
             )  # fmt: skip
-            search = HubSearch(self.store, "model") if owners.policy().any_checkpoint else None
-            if search:
-                search.draw()
             self.form = form.draw_advanced(drawn | common)
-            if search:
-                search.wire([self.form["checkpoint"]], {})
             self.load = gr.UploadButton(
                 "Load a configuration (JSON)", elem_id="load-config", size="sm",
                 variant="secondary", file_types=[".json"],
@@ -144,6 +146,8 @@ class TrainTab(Panel):
         unfold = f"() => {json.dumps([_SHOWN, '', ''])}"
         shown = [self.setup, self.moved, self.message]
         self.new.click(None, None, shown, js=unfold, **quick)
+        fold = f"() => ({json.dumps(gr.update(elem_classes=_HIDDEN))})"
+        self.again.click(None, None, self.setup, js=fold, **quick)
         # Costs are asked for by one event, so that the answer to the last question comes last.
         another = "() => String(Math.random())"
         self.costing: dict[str, Any] = {
@@ -400,6 +404,7 @@ class TrainTab(Panel):
             self.moved: run.id,
             self.start: gettext("Continue"),
             self.message: feedback.note(text),
+            self.elsewhere: gr.update(open=True),
             self.engine.engine: engine.name if engine.is_remote else self.engine.elsewhere,
             self.engine.agreed: False,
         }
