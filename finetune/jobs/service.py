@@ -261,10 +261,16 @@ def active_run(store: RunStore) -> Run | None:
     for run in store.runs():
         if run.is_alive() and not run.state().end_recorded:
             return run
+    return next(iter(waiting_runs(store)), None)
+
+
+def waiting_runs(store: RunStore) -> list[Run]:
+    """Return the visitor's runs in the queue, the next first."""
+    runs = []
     for run_id in Queue(store.root).waiting():
         with contextlib.suppress(NoSuchRun):  # another visitor's
-            return store.get(run_id)
-    return None
+            runs.append(store.get(run_id))
+    return runs
 
 
 def queue_place(store: RunStore, run: Run) -> tuple[int, int]:

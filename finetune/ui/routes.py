@@ -102,7 +102,10 @@ def news(store: RunStore, request: Request) -> Response:
         return Response(status_code=204, headers=headers)
     summary = run.state()
     news = {"run": run.id, "name": run.title(), "title": run_view.brief(run, summary)}
-    return JSONResponse(news | {"ended": summary.status in ENDED}, headers=headers)
+    ended = summary.status in ENDED
+    if not ended:  # as `feedback.html: shown_run` draws it
+        news |= {"queue": f"{run.id} {len(service.waiting_runs(store))}"}
+    return JSONResponse(news | {"ended": ended}, headers=headers)
 
 
 def run_download(store: RunStore, request: Request) -> Response:

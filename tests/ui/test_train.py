@@ -17,6 +17,7 @@ from typing import Any
 import gradio as gr
 import pytest
 from playwright.sync_api import Browser
+from starlette.requests import Request
 
 from finetune import config as configs
 from finetune.config import (
@@ -39,12 +40,13 @@ from finetune.metrics.intervals import Interval
 from finetune.owners import Visitor
 from finetune.runs import events, grids
 from finetune.runs.events import Phase
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.search.space import Budget
 from finetune.search.study import studies
-from finetune.ui import charts, form, live_updates, run_view, train_plan
+from finetune.ui import charts, form, live_updates, routes, run_view, train_plan
 from finetune.ui.engine_form import Choice
 from finetune.ui.tabs.train import TrainTab
 from finetune.ui.train_plan import SEARCH
@@ -193,6 +195,30 @@ def test_a_page_that_watches_is_told_what_is_new(
     run.append(events.KeptModelScored(step=8, metrics=scores | {"f1": 0.81}))
     fifth, _ = live_updates.changes(store, run, marks(first | second | third | fourth))
     assert "F1 0.810" in fifth["scores"][1]  # one score in all places
+
+
+def test_the_queue_is_drawn_as_the_news_tell_it(
+    tab: TrainTab, store: RunStore, adopt: Callable[[Run], None]
+) -> None:
+    """By which a window learns what another has queued, started or taken out."""
+    request = Request({"type": "http", "headers": [], "path_params": {"run_id": ""}})
+    runs = [store.create(RunConfig(seed=seed)) for seed in range(3)]
+    shown = []
+    for change in (lambda: None, lambda: adopt(runs[0]), lambda: Queue(store.root).add(runs[1].id),
+                   lambda: Queue(store.root).add(runs[2].id)):  # fmt: skip
+        change()
+        answer = routes.news(store, request)
+        told = json.loads(bytes(answer.body))["queue"] if answer.body else " 0"
+        updates = tab.on_queue(NOBODY, runs[0].id, "")
+        assert f'data-queue="{told}"' in updates[tab.title]
+        shown.append(
+            (updates[tab.start], "".join(re.findall("[12] runs? wait", updates[tab.title])))
+        )
+    assert shown == [
+        ("Train", ""),
+        *(("Add to queue", n) for n in ("", "1 run wait", "2 runs wait")),
+    ]
+    assert tab.start not in tab.on_queue(NOBODY, "", runs[0].id)  # which says Continue
 
 
 def test_every_phase_and_every_ending_has_a_lesson() -> None:

@@ -66,7 +66,7 @@ class TrainTab(Panel):
         # In the visitor's browser; the server reads it only to fill the form again.
         self.stored = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         with gr.Row(elem_id="shown-run"):
-            self.title = gr.HTML()
+            self.title = gr.HTML(js_on_load=elements.TAB_LINKS + asset("queue.js"))
             self.new = elements.button("New run", "new-run", 110, size="md", scale=0)
             self.again = elements.button("Back to this run", "show-run", 110, size="md", scale=0)
         with gr.Row(equal_height=False, elem_id="setup") as self.setup:
@@ -179,15 +179,10 @@ class TrainTab(Panel):
             shown = {self.message: "", self.moved: "", self.engine.agreed: False}
             return self._folded(store, run) | shown
         planned = train_plan.plan(others)
-        active = service.active_run(store) if not engine.is_remote else None
         runs = service.start_runs(store, planned, spec, token)
-        waiting = sum(service.queue_place(store, run)[0] > 0 for run in runs)
-        text = gettext("1 run waits in the queue.")
-        if waiting > 1:
-            text = gettext("{n} runs wait in the queue.", n=waiting)
-        return self._folded(store, active or runs[0]) | {
+        return self._folded(store, runs[0]) | {
             self.message: "",
-            self.notice: macro("feedback.html", "in_runs")(text) if waiting else "",
+            self.notice: "",
             self.stored: form.read(others[train_plan.COUNT :]).to_dict(),
             self.engine.agreed: False,
         }
@@ -379,14 +374,27 @@ class TrainTab(Panel):
 
     def _shown(self, store: RunStore, run: Run | None) -> Updates:
         """Show a run, and label Train with what a click does meanwhile."""
-        start = gettext("Add to queue") if service.active_run(store) else gettext("Train")
-        title = Markup("<b>{}</b>").format(run.title()) if run else ""
-        return {
+        return self._queued(store, run) | {
             self.live: run.id if run else "",
-            self.start: start,
-            self.title: title,
             self.address: elements.query(run=run.id if run else ""),
         }
+
+    def _queued(self, store: RunStore, run: Run | None) -> Updates:
+        """Show the shown run's name, the queue, and what a click on Train does meanwhile."""
+        active, waiting = service.active_run(store), len(service.waiting_runs(store))
+        title, running = run.title() if run else "", active.id if active else ""
+        return {
+            self.start: gettext("Add to queue") if active else gettext("Train"),
+            self.title: macro("feedback.html", "shown_run")(title, running, waiting),
+        }
+
+    @handler("title.submit", latest=True)
+    def on_queue(self, store: RunStore, live: str, moved: str) -> Updates:
+        """Show the queue after another window has changed it."""
+        updates = self._queued(store, store.get(live) if live else None)
+        if moved:  # Train continues that run
+            updates.pop(self.start)
+        return updates
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
         """Show a run in place of the form."""

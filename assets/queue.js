@@ -1,0 +1,5 @@
+// Tells the server that the queue is another than the one drawn here: some other window changed it.
+addEventListener('finetune-queue', ({detail}) => {
+  const drawn = element.querySelector('[data-queue]');
+  if (drawn && drawn.dataset.queue !== detail) trigger('submit');
+});
