@@ -372,8 +372,8 @@ def test_by_keyboard_alone(visit: Visit, toy_checkpoint: Path) -> None:
     expect(live).to_have_attribute("aria-live", "polite")
     expect(page.locator("#score-plot .ft-dot").nth(2)).to_be_visible()  # beyond those of step 0
     page.evaluate("scrollTo(0, 0)")
-    plots = ("#loss-plot .ft-plot", "#score-plot .ft-plot") if visit.view.width > 400 else ()
-    visit.first_screen("#status", "#stop", *plots)
+    plots = ("#loss-plot .ft-plot", "#score-plot .ft-plot")
+    visit.first_screen("#status", "#stop", *plots[: 2 if visit.view.width > 400 else 1])
     told = live.inner_text()
     tab_to(page, "#stop")
     keys.press("Space")
