@@ -122,6 +122,10 @@ class ProbeForm(Panel):
     def wire(self, controls: Mapping[str, Any]) -> None:
         """Connect the events; a button in the ranking fills `checkpoint` of the form's controls."""
         self.checkpoint = controls["checkpoint"]
+        changes = [controls[name].change for name in _PROBED if name != "checkpoint"]
+        shown = [self.result, self.poller]  # of other rows
+        end = "(wait) => ['', `-${String(wait ?? '').slice(1)}`]"
+        gr.on(changes, None, self.poller, shown, js=end, **feedback.QUICK)
         self.values = [controls[name] for name in _PROBED]
         self.connect()
 

@@ -115,6 +115,12 @@ class PredictedRows(Panel):
         }
         return updates | self._rows(job, state, blank(), ALL, "")
 
+    def cleared(self) -> Updates:
+        """Draw nothing."""
+        hidden = dict.fromkeys((self.controls, self.start), gr.update(visible=False))
+        shown = (self.table, self.monitoring, self.corrected, self.message)
+        return hidden | dict.fromkeys(shown, "")
+
     def _rows(
         self, job: PredictionJob, state: PredictionState, order: Order, which: str, words: str
     ) -> Updates:
@@ -286,6 +292,13 @@ class FilePredictions(Panel):
                 visible=bool(own),
             )
         return updates
+
+    @handler("run.input", "file.upload", latest=True)
+    def on_other(self, store: RunStore, job_id: str) -> Updates:
+        """Clear what another model, or this one on another file, has answered."""
+        if not job_id or predict.PredictionJob.find(store, job_id).state().running:
+            return {}
+        return {self.view: "", self.job_id: ""} | self.rows.cleared()
 
     @handler("sentences.input")
     def on_sentence(self, store: RunStore, *columns: str | None) -> Updates:
