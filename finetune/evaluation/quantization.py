@@ -36,7 +36,9 @@ _Rows = list[tuple[str, str | None]]
 Rounds = Sequence[tuple[float, float]]  # seconds of the model as it is, and in int8
 
 
-def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationReport:
+def quantize_model(
+    run: Run, source: Path, step: int | None, again: bool = False
+) -> QuantizationReport:
     """Make int8 models from `source`, the ONNX file of a run's kept model. Keep the fastest of
     those that are as good, if it is faster than what the app uses otherwise.
 
@@ -44,6 +46,7 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     way again: a machine that is busy with other work would measure something else.
 
     Args:
+        again: measure anew, whatever was decided.
         step: steps of the model from which `source` was made. A run that goes on may have kept
             another model since.
 
@@ -58,7 +61,7 @@ def quantize_model(run: Run, source: Path, step: int | None) -> QuantizationRepo
     length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, "own", "cpu", low_priority=True)
     calibration = plain.inputs(rows[:_CALIBRATING])
-    report = quantized.read_report(run.best)
+    report = None if again else quantized.read_report(run.best)
     before = (step, devices.processor_name())
     if report and (report.kind not in get_args(Kind) or (report.step, report.processor) != before):
         report = None

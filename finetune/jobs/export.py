@@ -13,6 +13,7 @@ from finetune.errors import StoreError
 from finetune.hub import downloads
 from finetune.inference import decision_rule, quantized
 from finetune.inference.quantized import QuantizationReport
+from finetune.jobs import service
 from finetune.jobs.background import BackgroundJob, Report
 from finetune.jobs.evaluate import check_has_ended
 from finetune.messages import message as _
@@ -29,6 +30,7 @@ class ExportState(JobState):
 
     file: Path | None = None  # the ONNX model; None until made, and if the run has a newer model
     size: int = 0  # bytes of all files
+    busy: bool = False  # True if int8 was not measured, because a run was training
     int8: QuantizationReport | None = None  # measured effect of int8
     int8_serves: bool = False  # True if Predict uses int8 on this machine
 
@@ -40,9 +42,13 @@ class ExportJob(BackgroundJob):
     phase, id_in_run = Phase.EXPORT, "onnx"
 
     def start(self, store: RunStore) -> None:
-        """Export the model. Raises a `JobError` unless the run has ended with a model."""
+        """Export the model, and measure int8 if no run has the machine; again, if the model was
+        exported before. Raises a `JobError` unless the run has ended with a model."""
         check_has_ended(self.run)
-        self.begin(store, self._model())
+        state = self.state()
+        again = state.file is not None and not state.busy
+        busy = service.active_run(store.everyone) is not None
+        self.begin(store, {"model": self._model(), "again": again, "busy": busy})
 
     def state(self) -> ExportState:
         """Return the export's state. Its status is `none` if the run has a newer model or rule."""
@@ -50,9 +56,9 @@ class ExportJob(BackgroundJob):
         file, best = self.folder / _MODEL, self.run.best
         if state.status != "finished":
             return state
-        if self.request != self._model() or not file.is_file():
+        if self.request.get("model") != self._model() or not file.is_file():
             return ExportState("none")
-        state.file = file
+        state.file, state.busy = file, self.request["busy"]
         state.size = sum(path.stat().st_size for path in file.parent.iterdir() if path.is_file())
         state.int8, state.int8_serves = quantized.read_report(best), quantized.serves(best)
         return state
@@ -78,7 +84,8 @@ class ExportJob(BackgroundJob):
         file.parent.mkdir(exist_ok=True)
         step = run.best_step()
         onnx.export_onnx(run.best, file)
-        quantization.quantize_model(run, file, step)
+        if not self.request["busy"]:
+            quantization.quantize_model(run, file, step, again=self.request["again"])
         if quantized.is_enabled(run.best):
             shutil.copy2(run.best / quantized.MODEL, file.parent)
         for path in run.best.iterdir():  # the tokenizer and the classes

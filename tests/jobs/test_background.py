@@ -32,6 +32,7 @@ from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder, hold_lock
+from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import SureRule
@@ -182,8 +183,14 @@ def test_a_file_is_of_the_model_as_it_is_and_what_failed_or_died_is_said(
     (run.best / "model.safetensors").write_bytes(whole)
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: ExportJob(job.folder).carry_out())
     monkeypatch.setattr(onnx, "export_onnx", lambda best, file: file.touch())
-    monkeypatch.setattr(quantization, "quantize_model", lambda *values: None)
-    ExportJob.of(run).start(store)
+    measured: list[bool] = []
+    monkeypatch.setattr(quantization, "quantize_model", lambda *_, again: measured.append(again))
+    training = store.create(RunConfig())
+    Queue(store.root).add(training.id)  # int8 is not measured beside a training
+    for expected in ([], [False], [False, True]):
+        ExportJob.of(run).start(store)
+        assert (measured, ExportJob.of(run).state().busy) == (expected, not expected)
+        Queue(store.root).remove(training.id)
     zipped = b"".join(ExportJob.of(run).zipped())
     names = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
     assert {"toy-run/model.onnx", "toy-run/tokenizer.json"} <= set(names)

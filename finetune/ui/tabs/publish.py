@@ -22,6 +22,7 @@ from finetune.runs.store import RunStore
 from finetune.ui import auth, choosers, elements, feedback
 from finetune.ui.elements import dropdown
 from finetune.ui.html import macro
+from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "other")
@@ -212,6 +213,9 @@ class PublishTab(Panel):
             downloads = macro(_TEMPLATE, "downloads")(run.id, exported)
         except FinetuneError:
             has_run = False
+        onnx = gettext("Measure int8 again") if exported.file else gettext("Make ONNX and int8")
+        if exported.busy:
+            onnx = gettext("Measure int8")
         return {
             self.push: gr.update(interactive=has_run and not pushed.running),
             self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
@@ -219,7 +223,7 @@ class PublishTab(Panel):
             self.poller: elements.polling_value(pushed.running or exported.running, event),
             self.take_away: gr.update(visible=has_run),
             self.downloads: downloads,
-            self.onnx: gr.update(visible=exported.file is None, interactive=not exported.running),
+            self.onnx: gr.update(value=onnx, interactive=not exported.running),
         }
 
     def _request(self, form: Inputs) -> PushRequest:
