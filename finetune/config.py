@@ -269,11 +269,11 @@ class RunConfig(BaseModel):
     """The split to score on; empty for validation or the like, else it is cut from train."""
     test_split: str = _data("")
     """The split kept for the very end; empty for test."""
-    sentence1_column: str = _data("", label="First sentence")
+    sentence1_column: str = _data("", label="First text")
     """Which column holds the first text; empty to guess it."""
-    sentence2_column: str = _data("", label="Second sentence")
+    sentence2_column: str = _data("", label="Second text")
     """Which column holds the second text; (none) for single texts."""
-    label_column: str = _data("", label="Label")
+    label_column: str = _data("", label="Answer")
     """Which column holds the answer; empty to guess it."""
     status_column: str = _data("", label="Review status")
     """Which column says that a row was rejected or skipped; empty to guess it, (none) for none."""

@@ -85,8 +85,10 @@ def device_name(accelerator: Accelerator) -> str:
     device = accelerator.device
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    threads = f" ({torch.get_num_threads()} threads)" if device.type == "cpu" else ""
-    return f"{device.type.upper()}{threads}"
+    if device.type != "cpu":
+        return device.type.upper()
+    threads = torch.get_num_threads()
+    return f"CPU ({threads} thread{'s' if threads > 1 else ''})"
 
 
 def gpu_memory(device: torch.device) -> int:

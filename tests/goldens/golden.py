@@ -32,7 +32,7 @@ _MASKS = {
     r"\b(\d+ h )?\d+ min\b": "MINUTES",
     r"\b[\d,.]+ (samples/s)": r"MANY \1",
     r"\[?(\d\d:){2}\d\d\]?": "WHEN",
-    r"CPU \(\d+ threads\)": "CPU",
+    r"CPU \(\d+ threads?\)": "CPU",
     r"differ from PyTorch's by at most \S+": "differ from PyTorch's by at most LITTLE",
 }
 

@@ -27,7 +27,7 @@
       return text ? [text.slice(0, 600)] : [];
     }
     if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return [];
-    if (!ours && !node.checkVisibility()) return [];
+    if (!ours && !node.checkVisibility({visibilityProperty: true})) return [];
     const inner = ours || node.classList.contains('html-container');
     const below = [...node.childNodes].flatMap((child) => outline(child, inner));
     const tag = node.tagName.toLowerCase(), attributes = told(node);
