@@ -90,7 +90,7 @@ def test_the_page_names_a_field_by_its_label_and_a_terminal_by_its_flag() -> Non
     )  # fmt: skip
     said = "“Frozen layers” is 40, or --frozen_layers; 'my frozen_layers' stays."
     assert i18n.gettext(error.fact) == said
-    assert i18n.gettext(error.remedy) == "Choose “Label”."
+    assert i18n.gettext(error.remedy) == "Choose “Answer”."
     assert str(error).endswith("Choose label_column.")
     problem = ConfigError({"num_train_epochs": "is bad"})
     assert "<b>Passes over the data</b>" in str(feedback.show_errors(problem))

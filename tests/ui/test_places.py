@@ -257,7 +257,7 @@ def test_every_place_says_that_others_answered_the_pairs(store: RunStore, whole:
     html = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
     assert "one of 4 models that had not seen it" in html
     assert "this model" not in html.split('id="cross-validated"')[0]
-    assert "accuracy, cross-validated" in run_view.cards(whole, summary)
+    assert "<small>cross-validated</small>" in run_view.cards(whole, summary)
     fold = next(run for run in store.runs() if run.config().fold == 2)
     card = model_card.card_text(whole, summary, "ada/pairs")
     score = summary.best.metrics["accuracy"]  # type: ignore[union-attr]
