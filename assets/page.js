@@ -39,6 +39,7 @@
   let due = 0;
   const soon = () => { due ||= setTimeout(() => { due = 0; tend(); }, 150); };
   document.addEventListener('click', (event) => {
+    if (event.target.closest?.('#new-run')) empty(document.querySelector('#find-knob :is(input, textarea)'));
     if (event.target.closest?.('#train, #begin-search')) for (const one of refusals('')) one.hidden = false;
   });
   for (const what of ['click', 'focusin']) document.addEventListener(what, soon);
@@ -155,9 +156,13 @@
   });
   document.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape' || !event.target.value || !event.target.closest?.('#find-knob')) return;
-    event.target.value = '';
-    event.target.dispatchEvent(new Event('input', {bubbles: true}));
+    empty(event.target);
   });
+  const empty = (box) => {
+    if (!box?.value) return;
+    box.value = '';
+    box.dispatchEvent(new Event('input', {bubbles: true}));
+  };
 })();
 // What the browser alone does in events of the tabs: `js=` and `js_on_load=` in finetune/ui/tabs.
 window.finetune = (() => {

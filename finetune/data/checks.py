@@ -152,7 +152,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
             for name, (source_split, rows) in assigned.rows.items()
         ],
         majority=majority,
-        lengths=TokenLengths(note=_("They are measured once the tokenizer is loaded.")),
+        lengths=TokenLengths(note=_("They are measured once the model is loaded.")),
         notes=dataset.notes,
         unreadable=[*chain(*dataset.examples.values())],
         sheets=dataset.sheets,

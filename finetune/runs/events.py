@@ -57,7 +57,7 @@ class Phase(StrEnum):
     SAVE_CHECKPOINT = "save_checkpoint", message("Saving, to resume from")
     READ_ROWS = "read_rows"  # of a split
     COUNT_ROWS = "count_rows", message("counting classes, duplicates and leaks")
-    MEASURE_LENGTHS = "measure_lengths", message("measuring lengths in tokens")
+    MEASURE_LENGTHS = "measure_lengths", message("measuring the lengths")
     PROBE = "probe", message("Comparing")  # a checkpoint with others
     PREDICT = "predict"
     EXPORT = "export"

@@ -166,6 +166,8 @@ def _charts(run: Run, summary: RunSummary, view: ChartView, rule_file: int) -> d
 def moment(summary: RunSummary, dataset: str = "") -> str:
     """Return the run's moment in `templates/lesson.html`. `dataset` is the configuration's dataset,
     which is loaded before a checkpoint."""
+    if summary.status == "stopped" and not summary.step:
+        return "unbegun"
     if summary.status != "running":
         return summary.status
     if summary.phase == Phase.DOWNLOAD:

@@ -368,8 +368,11 @@ class TrainTab(Panel):
         updates = self._shown(store, run)
         if run and run.state().status in ENDED:
             other = service.active_run(store)
-            way = macro("feedback.html", "other_run")(other.title(), other.id) if other else ""
-            updates[self.notice] = way
+            updates[self.notice] = ""
+            if other:
+                waits = other.state().status == "waiting"
+                way = macro("feedback.html", "other_run")(other.title(), other.id, waits)
+                updates[self.notice] = way
         return updates
 
     def _shown(self, store: RunStore, run: Run | None) -> Updates:
