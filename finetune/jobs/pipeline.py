@@ -127,7 +127,8 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
         accelerator.free_memory()
         engine.give_back_freed_memory()
         if is_main_process():
-            yield events.PhaseStarted(phase=Phase.BOTH_ORDERS)
+            paired = run.state().paired
+            yield events.PhaseStarted(phase=Phase.BOTH_ORDERS if paired else Phase.EVALUATE)
             with _logged_only():
                 from finetune.evaluation import test_set
 

@@ -46,7 +46,7 @@ class Phase(StrEnum):
     FETCH = "fetch", message("Fetching what was saved")
     START = "start", message("loading PyTorch")
     DOWNLOAD = "download", message("Loading")  # from the Hub if need be
-    TOKENIZE = "tokenize", message("Tokenising")
+    TOKENIZE = "tokenize", message("Preparing")
     TRAIN = "train", message("Training")
     EVALUATE = "evaluate", message("Evaluating")
     EVALUATE_UNTRAINED = "evaluate_untrained", message("Scoring the model before training")

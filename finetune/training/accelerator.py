@@ -86,7 +86,7 @@ def device_name(accelerator: Accelerator) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     if device.type != "cpu":
-        return device.type.upper()
+        return str(device.type).upper()
     threads = torch.get_num_threads()
     return f"CPU ({threads} thread{'s' if threads > 1 else ''})"
 

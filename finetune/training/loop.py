@@ -128,7 +128,8 @@ class LoopProgress:
         self._began = time.monotonic()
         self.step = 0
         self.best: float | None = None  # best score so far; None before the first evaluation
-        self.waited = 0  # evaluations since the best one
+        self.best_loss = math.inf  # of that evaluation
+        self.waited = 0  # evaluations since the score rose
         self.evaluated = 0  # the step of the last evaluation
         self.validation_loss = math.inf  # of that evaluation
         self.begin_epoch()
@@ -331,11 +332,15 @@ class _Loop:
         progress.evaluated, progress.validation_loss = progress.step, scores[LOSS.name]
         name = deciding_metric(self.config, self.task)
         score = catalog.find(name).rank(scores[name])
-        best = progress.best is None or score > progress.best
+        loss = progress.validation_loss
+        risen = progress.best is None or score > progress.best
+        # Of models that score the same, the surer one.
+        best = risen or (score == progress.best and loss < progress.best_loss)
         if self.config.folds:  # nothing is picked by rows whose scores are reported
-            best = progress.step == self.total
-        progress.best = score if best else progress.best
-        progress.waited = 0 if best else progress.waited + 1
+            risen = best = progress.step == self.total
+        if best:
+            progress.best, progress.best_loss = score, loss
+        progress.waited = 0 if risen else progress.waited + 1
         seconds = time.monotonic() - began
         yield events.Evaluated(
             step=progress.step,

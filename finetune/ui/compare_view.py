@@ -55,7 +55,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         ranked.append((rank, run, row, summary, expected))
     ranked.sort(key=lambda each: each[0], reverse=True)
     _, runs, rows, summaries, expected_scores = map(list, zip(*ranked, strict=True))
-    fingerprints = {summary.prepared and summary.prepared.fingerprint for summary in summaries}
+    fingerprints = {each.prepared.fingerprint for each in summaries if each.prepared}  # so far
     first = second = None
     with contextlib.suppress(StoreError):
         first = report.evaluate_run(runs[0], summaries[0])
@@ -79,7 +79,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         summaries=summaries,
         letters=_LETTERS,
         keys=[macro("macros.html", "swatch")(f"run{n}") + _LETTERS[n] for n in range(len(runs))],
-        comparable=len(fingerprints) == 1 and (paired is not None or not (first and second)),
+        comparable=len(fingerprints) <= 1 and (paired is not None or not (first and second)),
         comparison=paired,
         counted=shared_rows.note(len(first.truth), paired.worth) if first and paired else "",
         same_answers=paired is not None and paired.same_answers,
@@ -218,9 +218,9 @@ class ReleaseCheck(Panel):
 
     def shown(self, store: RunStore, run_ids: Sequence[str]) -> Updates:
         """Return the updates for the runs that are compared; the newest is the new one."""
-        if len(run_ids) < 2:
+        newest = sorted(filter(lambda id: store.get(id).has_model(), run_ids), reverse=True)
+        if len(newest) < 2:
             return {self.box: gr.update(visible=False)}
-        newest = sorted(run_ids, reverse=True)
         choices = [(store.get(run_id).title(), run_id) for run_id in newest]
         return {
             self.box: gr.update(visible=True),

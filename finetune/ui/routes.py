@@ -103,7 +103,7 @@ def news(store: RunStore, request: Request) -> Response:
     summary = run.state()
     news = {"run": run.id, "name": run.title(), "title": run_view.brief(run, summary)}
     ended = summary.status in ENDED
-    if not ended:  # as `feedback.html: shown_run` draws it
+    if not ended:  # as `feedback.html: queue` draws it
         news |= {"queue": f"{run.id} {len(service.waiting_runs(store))}"}
     return JSONResponse(news | {"ended": ended}, headers=headers)
 

@@ -209,16 +209,16 @@ def test_the_queue_is_drawn_as_the_news_tell_it(
         change()
         answer = routes.news(store, request)
         told = json.loads(bytes(answer.body))["queue"] if answer.body else " 0"
-        updates = tab.on_queue(NOBODY, runs[0].id, "")
-        assert f'data-queue="{told}"' in updates[tab.title]
+        updates = tab.on_queue(NOBODY, "")
+        assert f'data-queue="{told}"' in updates[tab.queue]
         shown.append(
-            (updates[tab.start], "".join(re.findall("[12] runs? wait", updates[tab.title])))
+            (updates[tab.start], "".join(re.findall("[12] runs? wait", updates[tab.queue])))
         )
     assert shown == [
         ("Train", ""),
         *(("Add to queue", n) for n in ("", "1 run wait", "2 runs wait")),
     ]
-    assert tab.start not in tab.on_queue(NOBODY, "", runs[0].id)  # which says Continue
+    assert tab.start not in tab.on_queue(NOBODY, runs[0].id)  # which says Continue
 
 
 def test_every_phase_and_every_ending_has_a_lesson() -> None:

@@ -224,7 +224,7 @@ def save():
 
 
 # 4. The loop. A printed loss is the mean since the one before; the best model is kept in best/.
-step, best, losses = 0, None, []
+step, best, best_rank, losses = 0, None, None, []
 print(f"step 0: validation {score()}", flush=True)
 by = config.metric_for_best_model
 sign = -1 if by in ("loss", *config.lower_is_better) else 1
@@ -251,8 +251,9 @@ while step < config.steps:
         if step % config.eval_steps == 0 or step == config.total_steps:
             scores, losses = score(), []
             print(f"step {step}: validation {scores}", flush=True)
-            if best is None or sign * scores[by] > sign * best[by]:
-                best = {"step": step, **scores}
+            rank = sign * scores[by], -scores["loss"]  # of equal scores the lower loss
+            if best is None or rank > best_rank:
+                best, best_rank = {"step": step, **scores}, rank
                 save()
         if step == config.steps:
             break

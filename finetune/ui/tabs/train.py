@@ -66,7 +66,8 @@ class TrainTab(Panel):
         # In the visitor's browser; the server reads it only to fill the form again.
         self.stored = gr.BrowserState(None, storage_key="finetune-form", secret="hyperparameters")
         with gr.Row(elem_id="shown-run"):
-            self.title = gr.HTML(js_on_load=elements.TAB_LINKS + asset("queue.js"))
+            self.title = gr.HTML()
+            self.queue = gr.HTML(js_on_load=elements.TAB_LINKS + asset("queue.js"))
             self.new = elements.button("New run", "new-run", 110, size="md", scale=0)
             self.again = elements.button("Back to this run", "show-run", 110, size="md", scale=0)
         with gr.Row(equal_height=False, elem_id="setup") as self.setup:
@@ -377,24 +378,24 @@ class TrainTab(Panel):
 
     def _shown(self, store: RunStore, run: Run | None) -> Updates:
         """Show a run, and label Train with what a click does meanwhile."""
-        return self._queued(store, run) | {
+        return self._queued(store) | {
             self.live: run.id if run else "",
+            self.title: Markup("<b>{}</b>").format(run.title()) if run else "",
             self.address: elements.query(run=run.id if run else ""),
         }
 
-    def _queued(self, store: RunStore, run: Run | None) -> Updates:
-        """Show the shown run's name, the queue, and what a click on Train does meanwhile."""
+    def _queued(self, store: RunStore) -> Updates:
+        """Show the queue, and what a click on Train does meanwhile."""
         active, waiting = service.active_run(store), len(service.waiting_runs(store))
-        title, running = run.title() if run else "", active.id if active else ""
         return {
             self.start: gettext("Add to queue") if active else gettext("Train"),
-            self.title: macro("feedback.html", "shown_run")(title, running, waiting),
+            self.queue: macro("feedback.html", "queue")(active.id if active else "", waiting),
         }
 
-    @handler("title.submit", latest=True)
-    def on_queue(self, store: RunStore, live: str, moved: str) -> Updates:
+    @handler("queue.submit", latest=True)
+    def on_queue(self, store: RunStore, moved: str) -> Updates:
         """Show the queue after another window has changed it."""
-        updates = self._queued(store, store.get(live) if live else None)
+        updates = self._queued(store)
         if moved:  # Train continues that run
             updates.pop(self.start)
         return updates
