@@ -42,10 +42,11 @@ async function ask() {
   }
 }
 const change = () => {
+  if (run === String(props.value || '')) return;
   run = String(props.value || '');
   marks = {};
   read = false;
-  if (!run) element.querySelector('.ft-live')?.toggleAttribute('data-empty', true);
+  element.querySelector('.ft-live')?.toggleAttribute('data-empty', true); // until this run is drawn
   ask();
 };
 watch('value', change);

@@ -6,6 +6,7 @@ Each accelerator trains one run at a time; a machine without any trains one run 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -205,3 +206,9 @@ class UsageMeter:
             self._latest = Usage(busy, memory)
         self._due = time.monotonic() + _EVERY
         return self._latest
+
+
+def give_back_freed_memory() -> None:
+    """Give freed memory that glibc keeps for this process back to the system."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

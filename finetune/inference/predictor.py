@@ -24,6 +24,7 @@ import torch
 
 from finetune import text_hashes
 from finetune.data import checkpoints
+from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, ModelError
 from finetune.inference import decision_rule, quantized
 from finetune.inference.explain import Explanation, Flip, explain_pair, find_flips, small_edits
@@ -44,7 +45,7 @@ _PLAIN, _NO_RULE = PredictOptions(), DecisionRule()
 _GATHER = 0.002  # seconds to wait for a crowd's next requests
 _MOST = 256  # pairs of a crowd's batch
 _Request = tuple[Row, Future[ScoredPairs]]
-MAX_MODELS = int(os.environ.get("FINETUNE_MODELS") or 3)
+MAX_MODELS = int(os.environ.get("FINETUNE_MODELS") or 2)
 
 
 @dataclass(frozen=True)
@@ -376,6 +377,7 @@ class ModelCache:
                 while len(self._predictors) >= self._keep:  # first: both may not fit
                     del self._predictors[next(iter(self._predictors))]
                 predictor = Predictor(folder, max_length, paired, device)
+                devices.give_back_freed_memory()  # loading took as much again
             self._predictors[key] = predictor
         yield predictor
 

@@ -125,7 +125,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
         del work
         gc.unfreeze()  # or what the loop left would stay
         accelerator.free_memory()
-        engine.give_back_freed_memory()
+        devices.give_back_freed_memory()
         if is_main_process():
             paired = run.state().paired
             yield events.PhaseStarted(phase=Phase.BOTH_ORDERS if paired else Phase.EVALUATE)

@@ -108,12 +108,6 @@ def keep_freed_memory() -> None:
         library.mallopt(trim_threshold, 2**31 - 1)
 
 
-def give_back_freed_memory() -> None:
-    """Give the memory that was kept for further steps back to the system."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def tracker_settings(config: RunConfig, folder: Path) -> dict[str, Any]:
     """Return the arguments of `Accelerator` for `report_to`; TensorBoard writes into `folder`."""
     name = config.report_to

@@ -141,14 +141,22 @@ def test_a_stop_keeps_the_best_model_or_the_present_one_or_none(
     assert (shown.saved_step, shown.step) == (kept or None, happened[-1].step)
 
 
-@pytest.mark.parametrize(("name", "sign"), [("f1", 1), ("loss", -1)])
-def test_the_best_is_by_the_metric_chosen(
-    toy_config: RunConfig, toy_pairs: splits.Pairs, name: str, sign: int
+@pytest.mark.parametrize(
+    ("name", "sign", "rate"), [("f1", 1, 1e-3), ("loss", -1, 1e-3), ("accuracy", 1, 1e-7)]
+)
+def test_the_best_is_by_the_metric_chosen_and_of_equals_by_the_loss(
+    toy_config: RunConfig, toy_pairs: splits.Pairs, name: str, sign: int, rate: float
 ) -> None:
-    happened, _ = fit(toy_config.changed(metric_for_best_model=name, eval_steps=3), toy_pairs)
-    values = [sign * evaluation.metrics[name] for evaluation in evaluations(happened)]
+    config = toy_config.changed(metric_for_best_model=name, eval_steps=3, learning_rate=rate)
+    happened, _ = fit(config, toy_pairs)
+    scored = [evaluation.metrics for evaluation in evaluations(happened)]
+    values = [(sign * metrics[name], -metrics["loss"]) for metrics in scored]
     for number, evaluation in enumerate(evaluations(happened)):
-        assert evaluation.best == (values[number] > max(values[:number], default=-math.inf))
+        before = max(values[:number], default=(-math.inf, 0.0))
+        assert evaluation.best == (values[number] > before)
+    if rate < 1e-6:  # it hardly learns
+        assert len({value for value, _ in values}) < len(values)
+        assert sum(evaluation.best for evaluation in evaluations(happened)) > 1
 
 
 def test_a_loss_that_is_no_number_names_its_step_and_a_full_device_the_batch(
