@@ -182,12 +182,13 @@ def control(page: Page, field: str) -> Locator:
 def unfold(page: Page) -> None:
     """Open Advanced, then its groups, which are not there before it is open."""
     for folds in ("#advanced", "#advanced .ft-knobs"):
-        expect(page.locator(f"{folds} > button").first).to_be_attached()
-        page.evaluate(
-            "(folds) => document.querySelectorAll(`${folds} > button:not(.open)`)"
-            ".forEach((fold) => fold.click())",
-            folds,
-        )
+        expect(page.locator(f"{folds} > button").first).to_be_visible()
+        page.wait_for_function(
+            "(folds) => { const all = [...document.querySelectorAll(`${folds} > button`)];"
+            "const closed = all.filter((fold) => !fold.classList.contains('open'));"
+            "closed.forEach((fold) => fold.click()); return all.length && !closed.length; }",
+            arg=folds, polling=300,
+        )  # fmt: skip
 
 
 def fill(page: Page, field: str, value: str) -> None:
