@@ -14,7 +14,7 @@
   };
   const ask = async () => {
     const answer = await fetch(`finetune/news/${run}`);
-    const news = answer.status === 200 ? await answer.json() : {run: '', ended: true, queue: ' 0'};
+    const news = answer.status === 200 ? await answer.json() : {run: '', ended: true, queue: 'none'};
     if (news.queue) dispatchEvent(new CustomEvent('finetune-queue', {detail: news.queue}));
     if (news.title) document.title = `${news.title} \u00b7 Finetune`;
     if (news.run && news.ended && wanted()) tell(news);

@@ -128,7 +128,7 @@ class LoopProgress:
         self._began = time.monotonic()
         self.step = 0
         self.best: float | None = None  # best score so far; None before the first evaluation
-        self.best_loss = math.inf  # of that evaluation
+        self.best_loss = math.inf  # of the best evaluation
         self.waited = 0  # evaluations since the score rose
         self.evaluated = 0  # the step of the last evaluation
         self.validation_loss = math.inf  # of that evaluation

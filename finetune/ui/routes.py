@@ -104,7 +104,7 @@ def news(store: RunStore, request: Request) -> Response:
     news = {"run": run.id, "name": run.title(), "title": run_view.brief(run, summary)}
     ended = summary.status in ENDED
     if not ended:  # as `feedback.html: queue` draws it
-        news |= {"queue": f"{run.id} {len(service.waiting_runs(store))}"}
+        news |= {"queue": str(len(service.waiting_runs(store)))}
     return JSONResponse(news | {"ended": ended}, headers=headers)
 
 

@@ -208,7 +208,7 @@ def test_the_queue_is_drawn_as_the_news_tell_it(
                    lambda: Queue(store.root).add(runs[2].id)):  # fmt: skip
         change()
         answer = routes.news(store, request)
-        told = json.loads(bytes(answer.body))["queue"] if answer.body else " 0"
+        told = json.loads(bytes(answer.body))["queue"] if answer.body else "none"
         updates = tab.on_queue(NOBODY, "")
         assert f'data-queue="{told}"' in updates[tab.queue]
         shown.append(

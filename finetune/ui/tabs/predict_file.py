@@ -296,8 +296,9 @@ class FilePredictions(Panel):
     @handler("run.input", "file.upload", latest=True)
     def on_other(self, store: RunStore, job_id: str) -> Updates:
         """Clear what another model, or this one on another file, has answered."""
-        if not job_id or predict.PredictionJob.find(store, job_id).state().running:
-            return {}
+        with suppress(DataError):  # it is gone
+            if not job_id or predict.PredictionJob.find(store, job_id).state().running:
+                return {}
         return {self.view: "", self.job_id: ""} | self.rows.cleared()
 
     @handler("sentences.input")

@@ -31,15 +31,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import driver
 from finetune.search.space import around
-from finetune.ui import (
-    auth,
-    elements,
-    feedback,
-    form,
-    live_updates,
-    train_plan,
-    upload_limits,
-)
+from finetune.ui import auth, elements, feedback, form, live_updates, train_plan, upload_limits
 from finetune.ui.choosers import CheckpointList, HubSearch, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm
 from finetune.ui.html import asset, macro
@@ -369,11 +361,7 @@ class TrainTab(Panel):
         updates = self._shown(store, run)
         if run and run.state().status in ENDED:
             other = service.active_run(store)
-            updates[self.notice] = ""
-            if other:
-                waits = other.state().status == "waiting"
-                way = macro("feedback.html", "other_run")(other.title(), other.id, waits)
-                updates[self.notice] = way
+            updates[self.notice] = macro("feedback.html", "other_run")(other) if other else ""
         return updates
 
     def _shown(self, store: RunStore, run: Run | None) -> Updates:
@@ -389,7 +377,7 @@ class TrainTab(Panel):
         active, waiting = service.active_run(store), len(service.waiting_runs(store))
         return {
             self.start: gettext("Add to queue") if active else gettext("Train"),
-            self.queue: macro("feedback.html", "queue")(active.id if active else "", waiting),
+            self.queue: macro("feedback.html", "queue")(active is not None, waiting),
         }
 
     @handler("queue.submit", latest=True)
