@@ -172,7 +172,8 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
     assert opened[tab.poller].startswith("+")  # the page goes on asking
     assert opened[tab.part] == predict_file.FILE
     assert tab.on_open(NOBODY, "x") == gr.skip()  # a page that shows one already is left alone
-    assert tab.on_other(NOBODY, going.id) == gr.skip()  # what is being answered stays
+    for kept in (tab.on_new(NOBODY, going.id), tab.on_other(NOBODY, "another", going.id)):
+        assert kept == gr.skip()  # what is being answered stays
     going.append(events.Stopped(step=0, seconds=1.0))
     last = tab.on_tick(NOBODY, going.id, POLL)
     assert "cancelled" in last[tab.view]
@@ -183,8 +184,9 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
     for text in ("old.csv", "a deleted run", "312 of the 408 rows"):
         assert text in shown
     assert f'href="finetune/batches/{old.id}/result"' in shown
-    cleared = tab.on_other(NOBODY, old.id)  # another model is chosen, or another file
-    assert (cleared[tab.view], cleared[tab.job_id], cleared[tab.rows.table]) == ("", "", "")
+    assert tab.on_other(NOBODY, run.id, old.id) == gr.skip()  # the same one again
+    for cleared in (tab.on_new(NOBODY, old.id), tab.on_other(NOBODY, "another", old.id)):
+        assert (cleared[tab.view], cleared[tab.job_id], cleared[tab.rows.table]) == ("", "", "")
 
 
 def test_anothers_results_are_not_shown(

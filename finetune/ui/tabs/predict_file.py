@@ -293,10 +293,22 @@ class FilePredictions(Panel):
             )
         return updates
 
-    @handler("run.input", "file.upload", latest=True)
-    def on_other(self, store: RunStore, job_id: str) -> Updates:
-        """Clear what another model, or this one on another file, has answered."""
+    @handler("run.input", latest=True)
+    def on_other(self, store: RunStore, run: str | None, job_id: str) -> Updates:
+        """Clear what another model than the chosen one has answered."""
         with suppress(DataError):  # it is gone
+            if predict.PredictionJob.find(store, job_id).prediction_request().run == run:
+                return {}
+        return self._cleared(store, job_id)
+
+    @handler("file.upload", latest=True)
+    def on_new(self, store: RunStore, job_id: str) -> Updates:
+        """Clear the answers to a former file."""
+        return self._cleared(store, job_id)
+
+    def _cleared(self, store: RunStore, job_id: str) -> Updates:
+        """Draw no answers, unless they are being made."""
+        with suppress(DataError):
             if not job_id or predict.PredictionJob.find(store, job_id).state().running:
                 return {}
         return {self.view: "", self.job_id: ""} | self.rows.cleared()
