@@ -19,6 +19,8 @@ COMMANDS = {
     "probe": "rank checkpoints on your data before training",
     "runs": "list runs, and what each scored",
     "check": "look for what is wrong with the data before training on it",
+    "label": "label texts of a file, or pairs that mean the same, by answering questions",
+    "groups": "group the texts of a labelled file that mean the same",
     "predict": "predict every row of a file with a run's model",
     "evaluate": "score a run's model with its sentences swapped, or on its test set",
     "sure": "let a run's model answer only when it is sure, with a bound on its error",
@@ -29,7 +31,13 @@ COMMANDS = {
     "models": "list checkpoints to begin from and those on this disk, or remove one",
     "deploy": "make or update a Hugging Face Space with this project",
 }
-MODULES = {"train": "train", "search": "search", "probe": "search"}  # others are in `commands`
+MODULES = {
+    "train": "train",
+    "search": "search",
+    "probe": "search",
+    "label": "label",
+    "groups": "label",
+}  # others are in `commands`
 
 
 def main(arguments: list[str] | None = None) -> int:

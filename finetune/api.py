@@ -24,9 +24,11 @@ from finetune.hub.publish import Pushed
 from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate as evaluation_jobs
+from finetune.jobs import label as labelling_jobs
 from finetune.jobs import memory, scheduler, service
 from finetune.jobs import probe as probes
 from finetune.jobs.terminal import TerminalBar
+from finetune.labels.labelling import Labelling
 from finetune.messages import message as _
 from finetune.runs.events import Event
 from finetune.runs.grids import plan_runs
@@ -333,6 +335,83 @@ def predict(
     request = request or PredictionRequest(run.id, path.name, "")
     request = file_request.check_columns(request, path, run.state().columns, run.config())
     return files.predict_file(run, request, path, Path(out))[0]
+
+
+def label(
+    file: Path | str,
+    labels: Sequence[str] = (),
+    other: Path | str | None = None,
+    column: str = "",
+    several: bool = False,
+    config: RunConfig | None = None,
+    store: RunStore | None = None,
+) -> Labelling:
+    """Begin to label the texts of a file, or pairs of its texts that may mean the same.
+
+    Args:
+        file: of any format that can be read, with a row for each text.
+        labels: two or more, by which texts are sorted; pairs are asked about if empty.
+        other: a second file, whose texts are matched with those of the first.
+        column: the column with the texts; guessed if empty.
+        several: True if a text may have any number of labels.
+        config: gives the checkpoint whose vectors are compared, and `max_length`.
+        store: where the labelling is kept; the default folder of runs if None.
+
+    Returns:
+        a labelling. `next(who)` is a question, with `item` and `texts`; `answer(item, labels, who)`
+            and `undo(who)` are written to disk at once; `estimate()` says how good a model would
+            be; `export(".csv")` returns all answers, and `training_config()` trains on them.
+
+    Raises:
+        DataError, ConfigError: if the file cannot be read, or there is one label only.
+        TrainingError: if the texts could not be prepared.
+    """
+    store = store or RunStore(default_root())
+    files = [Path(path) for path in (file, other) if path is not None]
+    job = labelling_jobs.start_labelling(
+        store, files, labels=labels, columns=[column], pairs=not labels, several=several,
+        config=config,
+    )  # fmt: skip
+    while (state := job.state()).running:
+        time.sleep(_POLL)
+    if state.status != "finished":
+        raise TrainingError(state.error or _("The run ended early."), state.remedy)
+    return job.labelling
+
+
+def groups(
+    labelling: Labelling | str,
+    run: Run | Path | str,
+    out: Path | str,
+    store: RunStore | None = None,
+) -> dict[str, Any]:
+    """Group the texts of a labelled file that mean the same, by a run's model.
+
+    A person's answers are kept as they are.
+
+    Args:
+        labelling: of pairs; or its id, or the name of its file.
+        run: trained on its answers.
+        out: the file to write, with the columns of the labelled file and `group`. Of two files that
+            are matched, the second becomes `out` with `-2` in its name.
+        store: of a labelling that is named.
+
+    Returns:
+        `groups`, those of two texts or more; `grouped`, the rows in them; `precision` and `recall`
+            as [value, low, high], by `measured` random pairs that the model had not learned;
+            `doubtful`, the pairs nearest to 50%.
+
+    Raises:
+        DataError: if the run's model does not answer whether two texts mean the same.
+    """
+    if isinstance(labelling, str):
+        job = labelling_jobs.named_labelling(store or RunStore(default_root()), labelling)
+    else:
+        job = labelling_jobs.LabelJob(labelling.folder)
+    run, path = as_run(run), Path(out)
+    labelling_jobs.check_model(job, run)
+    results = [path, path.with_name(f"{path.stem}-2{path.suffix}")]
+    return labelling_jobs.answer_all(job.folder, run, results)
 
 
 def still_holds(

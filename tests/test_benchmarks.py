@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.mark.parametrize(
     "name",
     [
-        "training", "quality", "checkpoints", "prediction", "load", "page", "memory",
+        "training", "quality", "checkpoints", "prediction", "load", "page", "memory", "labels",
         "gpu",
     ],
 )  # fmt: skip

@@ -219,6 +219,14 @@ def cosine_similarity(
     progress: Callable[[int], None],
 ) -> Similarities:  # fmt: skip
     """Return a sentence encoder's similarities of pairs, of shape (pairs,)."""
+    model, tokenizer, first_token = load_encoder(folder)
+    vectors = encode(model, tokenizer, [first + second], max_length, half, first_token, progress)
+    return cosine(*np.split(vectors, 2))
+
+
+def load_encoder(folder: Path) -> tuple[Any, Any, bool]:
+    """Load a checkpoint's encoder and tokenizer, for `encode`. The last value is True if its first
+    token's state is a text's vector."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -230,8 +238,7 @@ def cosine_similarity(
         model.to(torch.accelerator.current_accelerator())
     pooling = files.contents.get("1_Pooling/config.json", {})
     first_token = bool(pooling.get("pooling_mode_cls_token"))
-    vectors = encode(model, tokenizer, [first + second], max_length, half, first_token, progress)
-    return cosine(*np.split(vectors, 2))
+    return model, tokenizer, first_token
 
 
 def cosine(first: Vectors, second: Vectors) -> Similarities:

@@ -36,6 +36,8 @@ JOBS = {  # kind of job -> its module, imported when needed, and class
     "compare": "evaluate:ComparisonJob",
     "predict": "predict:PredictionJob",
     "probe": "probe:ProbeJob",
+    "label": "label:LabelJob",
+    "answers": "label:AnswersJob",
     "export": "export:ExportJob",
     "push": "push:PushJob",
 }

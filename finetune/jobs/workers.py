@@ -291,6 +291,12 @@ def job_files(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) ->
         return None
     if kind == "predict":
         return _folder(job.folder) | Confinement(reads=(str((root / request["run"]).resolve()),))
+    if kind == "label":
+        found = _folder(job.folder) | hub_access.of_checkpoint(request["checkpoint"])
+        return found | hub_access.of_counts(root, job.owner)
+    if kind == "answers":
+        model = Confinement(reads=(str((root / request["run"]).resolve()),))
+        return _folder(job.folder.parent) | model
     if kind in ("check", "probe"):
         config = RunConfig(**(request["config"] if kind == "probe" else request))
         found = _folder(job.folder) | hub_access.of_pairs(config, root)

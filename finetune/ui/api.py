@@ -21,7 +21,7 @@ from finetune.errors import FinetuneError, PublishError
 from finetune.evaluation import ranking, release
 from finetune.evaluation.gate import Limits
 from finetune.inference.file_request import COLUMNS, PredictionRequest
-from finetune.jobs import predict, run_table, service
+from finetune.jobs import label, predict, run_table, service
 from finetune.jobs.predict import PredictionJob
 from finetune.jobs.run_table import RunRow
 from finetune.runs.store import RunStore
@@ -45,6 +45,7 @@ class Api:
         for action in (
             self.list_runs, self.run_status, self.rank_runs, self.check_release, self.start_run,
             self.stop_run, self.resume_run, self.batch_status, self.cancel_batch, self.publish,
+            self.label_question, self.label_answer, self.group_texts,
         ):  # fmt: skip
             endpoint(self.answering(action), concurrency_limit=None)
         endpoint(self.answering(self.predict), queue=False)
@@ -56,8 +57,12 @@ class Api:
             inputs += [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
             inputs += [gr.Checkbox(label=flag.name) for flag in fields(PredictOptions)]
             answer, button = gr.JSON(label="batch"), gr.Button()
+            texts: list[Any] = [gr.File(label="file")]
+            texts += [gr.Textbox("", label=name) for name in ("labels", "column")]
+            begin, begun = gr.Button(), gr.JSON(label="labelling")
         ask = self.answering(self.predict_batch)
         button.click(ask, inputs, answer, concurrency_limit=None)
+        begin.click(self.answering(self.label), texts, begun, concurrency_limit=None)
 
     def answering(self, action: Callable[..., Any]) -> Callable[..., Any]:
         """Give an action the store as its visitor sees it; errors become the answer."""
@@ -218,6 +223,69 @@ class Api:
                 error.fact,
                 "Send update as True for a new commit in it, or choose another name.",
             ) from None
+
+    def label(self, store: RunStore, file: str, labels: str = "", column: str = "") -> dict:
+        """Begin to label the texts of a file, or pairs of its texts that may mean the same.
+
+        Returns labelling, an id for label_question, which may be asked a few seconds later.
+
+        Args:
+            file: with a row for each text.
+            labels: two or more, with commas between; pairs are asked about if empty.
+            column: the column with the texts; guessed if empty.
+        """
+        if not file:
+            raise FinetuneError("There is no file.", "Send one.")
+        names = [name for name in labels.split(",") if name.strip()]
+        job = label.start_labelling(
+            store, [upload_limits.path(store.visitor, file)], [Path(file).name], names, [column],
+            pairs=not names,
+        )  # fmt: skip
+        return {"labelling": job.id}
+
+    def label_question(self, store: RunStore, labelling: str, who: str = "agent") -> dict:
+        """Return the next question: item, texts, and the labels of which label_answer takes one or
+        several. Without them there is none yet, as status says, or all is answered.
+
+        Args:
+            labelling: the id that label returned.
+            who: who answers.
+        """
+        job = label.LabelJob.find(store, labelling)
+        state = job.state()
+        found = job.labelling.next(who) if job.labelling.ready else None
+        asked = found._asdict() | {"labels": job.labelling.names} if found else {}
+        return {"status": state.status, "error": f"{state.error} {state.remedy}".strip(), **asked}
+
+    def label_answer(
+        self, store: RunStore, labelling: str, item: list, labels: list, who: str = "agent"
+    ) -> dict:
+        """Answer a question, and return the next one as label_question does, with how good a model
+        would be (estimate; null below 30 answers).
+
+        Args:
+            item: of the question.
+            labels: of the texts; empty for none where a text may have several.
+        """
+        found = label.LabelJob.find(store, labelling).labelling
+        found.answer(item, labels, who)
+        told = found.estimate()
+        return self.label_question(store, labelling, who) | {"estimate": told and asdict(told)}
+
+    def group_texts(self, store: RunStore, labelling: str, run_id: str) -> dict:
+        """Group the texts of a labelled file that mean the same, by a run that was trained on the
+        answers. Returns status, and once finished the report and the result's path: call it again.
+
+        Args:
+            labelling: the id that label returned, of pairs.
+            run_id: a run of yours.
+        """
+        job = label.LabelJob.find(store, labelling)
+        answers = label.AnswersJob(job.folder / "answers")
+        if answers.report.get("run") != run_id and not answers.state().running:
+            answers = label.start_answers(store, job, store.get(run_id))
+        result = f"finetune/labels/{job.id}/groups-1" if answers.report else ""
+        return {"status": answers.state().status, "report": answers.report, "result": result}
 
     def list_runs(self, store: RunStore) -> list[dict]:
         """List your runs, newest first: id, name, status, place in the queue, scores, created

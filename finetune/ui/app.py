@@ -104,6 +104,7 @@ class _Tabs:
         restored = train.filled
         filled = [*restored, self.tabs]
         runs.filled = runs.evaluation.filled = predict.files.rows.filled = filled
+        data.label.filled = filled
 
         # The newest run, the form as it was, and the Hub's default if the Hub answers.
         train.listen(train.on_arrival, page.load)

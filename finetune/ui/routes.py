@@ -27,6 +27,7 @@ from finetune.evaluation import corrections, ranking
 from finetune.hub import downloads
 from finetune.jobs import predict, run_table, service
 from finetune.jobs.export import ExportJob
+from finetune.jobs.label import LabelJob
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import results
@@ -68,6 +69,7 @@ def app_options(store: RunStore, hosts: AllowedHosts) -> dict[str, Any]:
             Route("/finetune/runs/{run_id}/{kind}", own(run_download)),
             Route("/finetune/searches/{study_id}/trials.csv", own(search_download)),
             Route("/finetune/batches/{batch_id}/{kind}", own(batch_result)),
+            Route("/finetune/labels/{label_id}/{kind}", own(labels_download)),
             Route("/gradio_api/upload", partial(upload_limits.receive, store), methods=["POST"]),
             Route(auth.ISSUE, partial(auth.issue, store), methods=["POST"]),
         ],
@@ -157,6 +159,18 @@ def batch_result(store: RunStore, request: Request) -> Response:
     stem = batch.prediction_request().file.partition(".")[0][:80]
     chunks = iter(partial(file.open("rb").read, 2**20), b"")
     return _attachment(chunks, f"{stem or 'rows'}-{name}{file.suffix}")
+
+
+def labels_download(store: RunStore, request: Request) -> Response:
+    """The answers of a labelling, or the groups of one of its files."""
+    job, kind = LabelJob.find(store, request.path_params["label_id"]), request.path_params["kind"]
+    stem = job.title.partition(".")[0][:80] or "texts"
+    if kind in ("answers.csv", "answers.jsonl"):
+        return _attachment([job.labelling.export(f".{kind.partition('.')[2]}")], f"{stem}-{kind}")
+    files = {f"groups-{n}": job.folder / "answers" / f"result-{n}.csv" for n in (1, 2)}
+    if kind not in files or not files[kind].is_file():
+        raise StoreError("There is no such file.")
+    return _attachment(iter(partial(files[kind].open("rb").read, 2**20), b""), f"{stem}-{kind}.csv")
 
 
 def _attachment(content: Iterable[str | bytes], name: str) -> Response:

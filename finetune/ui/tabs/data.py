@@ -35,6 +35,7 @@ from finetune.ui import elements, feedback, form, upload_limits
 from finetune.ui.choosers import HubSearch
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
+from finetune.ui.label_panel import LabelPanel
 from finetune.ui.panel import Panel, Updates, handler
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
@@ -66,6 +67,9 @@ class Drawn:
 
 class DataTab(Panel):
     """The tab's controls and event handlers."""
+
+    def __post_init__(self) -> None:
+        self.label = LabelPanel(self.store)
 
     def draw_poller(self) -> None:
         """Draw the elements that begin and poll a check; outside the tabs, as Train uses both."""
@@ -109,6 +113,7 @@ class DataTab(Panel):
         self.progress = gr.HTML(elem_id="look-progress", elem_classes="ft-if-filled")
         script = elements.TAB_LINKS + elements.CHOICES
         self.overview = gr.HTML(macro(_TEMPLATE, "empty")(), elem_id="overview", js_on_load=script)
+        self.label.draw()
         with gr.Column(visible=False) as self.more:
             elements.heading("Findings")
             self.findings = gr.HTML(elem_id="findings", js_on_load=script)
@@ -121,6 +126,7 @@ class DataTab(Panel):
     def wire(self, controls: dict[str, Any]) -> None:
         """Connect the events. The form's `dataset` is drawn twice and kept the same."""
         quick, latest = feedback.QUICK, feedback.LATEST
+        self.label.wire(controls)
         self.datasets = [controls["dataset"], self.dataset]
         self.cleared = {controls[name]: getattr(RunConfig(), name) for name in CLEARED_FIELDS}
         self.columns = [controls[name] for name in CHOSEN_COLUMNS]
@@ -239,6 +245,11 @@ class DataTab(Panel):
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: macro(_TEMPLATE, "findings")(report),
         }
+        if any(found.kind == "columns" and not found.remedies for found in report.findings):
+            updates[self.label.box] = gr.update(open=True)
+            texts = report.usable("sentence1")
+            first = report.columns.get("sentence1") or ""
+            updates[self.label.column] = gr.update(choices=texts, value=first)
         if any(remedy.field in form.READING for f in report.findings for remedy in f.remedies):
             updates[self.reading] = gr.update(open=True)  # how the file is read is in doubt
         if drawn.has_rows:  # other rows may be chosen by now

@@ -1,0 +1,43 @@
+// A question of a labelling (label.html: card): answered by a press, or by the keys that it shows.
+// One answer is sent at a time; the next card ends the wait.
+let sent = false;
+const send = (event) => {
+  if (sent) return;
+  sent = true;
+  const card = element.querySelector('[data-item]');
+  trigger('select', {item: JSON.parse(card?.dataset.item ?? '[]'), ...event});
+};
+const pressed = () =>
+  [...element.querySelectorAll('[aria-pressed="true"]')].map((one) => one.dataset.label);
+const press = (button) => {
+  const several = element.querySelector('[data-several]');
+  const {label} = button.dataset;
+  if (label === undefined) {
+    const action = button.dataset.do;
+    const typed = element.querySelector('.ft-add input')?.value.trim();
+    if (action !== 'add') send({do: action, labels: pressed()});
+    else if (typed) send({do: action, label: typed});
+  } else if (several) button.setAttribute('aria-pressed', button.ariaPressed !== 'true');
+  else send({do: 'answer', labels: [label]});
+};
+element.addEventListener('click', (event) => {
+  const button = event.target.closest('button');
+  if (button) press(button);
+});
+element.addEventListener('keydown', (event) => {
+  if (event.key === 'Enter' && event.target.matches('input'))
+    press(element.querySelector('[data-do="add"]'));
+});
+document.addEventListener('keydown', (event) => {
+  const {key, target} = event;
+  if (!element.offsetParent || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (target.closest('input, textarea, select, [contenteditable]')) return;
+  if ((key === ' ' || key === 'Enter') && target.closest('button, a, summary, [role]')) return;
+  const names = [...element.querySelectorAll('[data-label]')];
+  const keys = {' ': 'skip', z: 'undo', Enter: 'answer'};
+  const button = names[Number(key) - 1] ?? element.querySelector(`[data-do="${keys[key]}"]`);
+  if (!button || event.repeat) return;
+  event.preventDefault();
+  press(button);
+});
+watch('value', () => { sent = false; });

@@ -1,0 +1,84 @@
+"""Groups of texts that mean the same, from answers on pairs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.labels.candidates import Items
+from finetune.metrics.intervals import wilson_interval
+
+
+def group(
+    texts: int,
+    pairs: Items,
+    probabilities: NDArray[np.floating],
+    known: Mapping[tuple[int, ...], bool],
+) -> NDArray[np.int64]:
+    """Join texts to groups, the surest pairs first.
+
+    A pair that a person called different is never in one group, unless other answers of theirs
+    join it.
+
+    Args:
+        texts: their number.
+        probabilities: of each pair to mean the same; those above 0.5 join.
+        known: pair -> a person's answer.
+
+    Returns:
+        the group of each text, from 0 in the order of their first texts; shape (texts,).
+    """
+    root = list(range(texts))
+    apart: dict[int, set[int]] = {}  # root -> roots that it must not join
+
+    def find(text: int) -> int:
+        while root[text] != text:
+            root[text] = text = root[root[text]]
+        return text
+
+    def join(first: int, second: int) -> None:
+        first, second = find(first), find(second)
+        if first == second or second in apart.get(first, ()):
+            return
+        root[second] = first
+        for other in apart.pop(second, set()):
+            apart[other].discard(second)
+            apart[other].add(first)
+            apart.setdefault(first, set()).add(other)
+
+    for (first, second), same in known.items():
+        if same:
+            join(first, second)
+    for (first, second), same in known.items():
+        first, second = find(first), find(second)
+        if not same and first != second:
+            apart.setdefault(first, set()).add(second)
+            apart.setdefault(second, set()).add(first)
+    for index in np.argsort(-probabilities, kind="stable"):
+        first, second = map(int, pairs[index])
+        if probabilities[index] > 0.5 and (first, second) not in known:
+            join(first, second)
+    _, groups = np.unique([find(text) for text in range(texts)], return_inverse=True)
+    return np.asarray(_in_order(groups), np.int64)
+
+
+def measure(
+    groups: NDArray[np.int64], random: Mapping[tuple[int, ...], bool]
+) -> dict[str, list[float] | None]:
+    """Return `precision` and `recall` of pairs in one group as [value, low, high], by random pairs
+    whose answers had no part in the groups; None if there is nothing to count."""
+    told = [(groups[first] == groups[second], same) for (first, second), same in random.items()]
+    both, figures = sum(one and own for one, own in told), {}
+    totals = {"precision": sum(one for one, _ in told), "recall": sum(own for _, own in told)}
+    for name, total in totals.items():
+        found = wilson_interval(both, total)
+        figures[name] = [found.value, found.low, found.high] if total else None
+    return figures
+
+
+def _in_order(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number groups by their first members."""
+    _, first = np.unique(groups, return_index=True)
+    return np.asarray(np.argsort(np.argsort(first))[groups])

@@ -1,0 +1,389 @@
+"""A labelling on disk: its texts, what to ask next, and the answers.
+
+The folder has `texts.parquet` (each text once, with its file), what can be asked in `deck.json` and
+the arrays it names, all written by its job; `answers.jsonl`, a line an answer; and `scores.npy`
+once a trained model has answered what can be asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from finetune import disk
+from finetune.data import csv_cells
+from finetune.errors import DataError
+from finetune.labels import learning
+from finetune.labels.learning import Estimate, Labels, Learner
+from finetune.runs.job_folder import JobFolder
+
+SAME, DIFFERENT = "same", "different"  # labels of pairs
+RANDOM, CHOSEN = "random", "chosen"  # how a question was found
+EVERY = 3  # of so many questions one is random, and only measures
+LAST = 20  # answers by which agreement is told
+_POOL = 20_000  # items among which the next question is looked for
+_CUT = 4000  # characters of a text that are shown
+
+Item = tuple[int, ...]  # indices of one text or two
+
+
+class Answer(NamedTuple):
+    """An answer; `labels` is None if the question was skipped."""
+
+    item: Item
+    labels: Labels | None
+    who: str
+    when: float  # seconds since the epoch
+    how: str  # RANDOM or CHOSEN
+    guess: Labels | None  # what the small model would have said
+
+
+class Question(NamedTuple):
+    """A question to one person."""
+
+    item: Item
+    texts: list[str]
+    how: str
+    number: int  # of this person's, from 1
+
+
+class Deck(NamedTuple):
+    """What can be asked."""
+
+    items: NDArray[np.int32]  # shape (items, 1 or 2)
+    random: NDArray[np.int64]  # items that only measure, in the order in which they are asked
+    spread: NDArray[np.int64]  # other items, in the order before there is a model
+    measures: NDArray[np.bool_]  # of each item, whether it is one of `random`
+    features: NDArray[np.float32] | None  # None while they are computed
+    place_of: dict[Item, int]
+
+    def places(self, items: Iterable[Item]) -> list[int]:
+        """Return the indices of those items that the deck has."""
+        return [self.place_of[item] for item in items if item in self.place_of]
+
+
+class Agreement(NamedTuple):
+    """How far two people agree on the items that both answered."""
+
+    first: str
+    second: str
+    rows: int
+    kappa: float  # Cohen's; nan if neither ever answered differently
+
+
+class Labelling:
+    """The labels that people give to the texts, or pairs of texts, of a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.request = folder, JobFolder(folder).request
+        if not self.request:
+            raise DataError("There is no such labelling.", "Choose the file again.")
+        self.pairs, self.several = self.request["pairs"], self.request["several"]
+
+    @property
+    def names(self) -> list[str]:
+        """The labels, in the order of their keys."""
+        if self.pairs:
+            return [SAME, DIFFERENT]
+        added = (line["add"] for line in self._lines if "add" in line)
+        return list(dict.fromkeys([*self.request["names"], *added]))
+
+    @property
+    def ready(self) -> bool:
+        """True once something can be asked."""
+        return (self.folder / "deck.json").is_file()
+
+    @property
+    def _lines(self) -> list[dict[str, Any]]:
+        return _read_lines(self.folder / "answers.jsonl")
+
+    @property
+    def deck(self) -> Deck:
+        return _read_deck(self.folder, disk.read_cached(self.folder / "deck.json", str))
+
+    def text(self, index: int) -> str:
+        return str(_read_texts(self.folder)[index])
+
+    def answers(self) -> list[Answer]:
+        """Return all answers in their order, without those taken back. The last one of a person to
+        an item counts."""
+        kept: dict[tuple[str, Item], Answer] = {}
+        for line in self._lines:
+            own = [key for key in kept if key[0] == line["who"]] if "undo" in line else []
+            if own:
+                del kept[own[-1]]
+            elif "item" in line:
+                labels, guess = line["answer"], line.get("guess")
+                answer = Answer(
+                    tuple(line["item"]), None if labels is None else tuple(labels), line["who"],
+                    line["when"], line["how"], None if guess is None else tuple(guess),
+                )  # fmt: skip
+                kept.pop((answer.who, answer.item), None)
+                kept[answer.who, answer.item] = answer
+        return list(kept.values())
+
+    def settled(self, how: str = "") -> dict[Item, Labels]:
+        """Return the labels of each item on which all who answered it agree.
+
+        Args:
+            how: only those of questions that were RANDOM or CHOSEN.
+        """
+        found: dict[Item, set[Labels]] = {}
+        for answer in self.answers():
+            if answer.labels is not None and how in ("", answer.how):
+                found.setdefault(answer.item, set()).add(answer.labels)
+        return {item: labels.copy().pop() for item, labels in found.items() if len(labels) == 1}
+
+    def disputed(self) -> int:
+        """Return the number of items that people answered differently."""
+        return len({one.item for one in self.answers() if one.labels is not None}) - len(
+            self.settled()
+        )
+
+    def next(self, who: str) -> Question | None:
+        """Return the next question to a person; None if all is answered.
+
+        Every third question is random and only measures. The others are far apart at first, then
+        those that the model is least sure of.
+        """
+        answers = self.answers()
+        asked = {one.item for one in answers if one.who == who}
+        labelled = asked | {one.item for one in answers if one.labels is not None}
+        number = sum(one.who == who for one in answers)
+        deck = self.deck
+        turns = [(self._random(deck, asked), RANDOM), (self._chosen(deck, labelled), CHOSEN)]
+        for found, how in turns if number % EVERY == 0 else turns[::-1]:
+            if (index := next(found, None)) is not None:
+                item = _item(deck.items[index])
+                texts = [self.text(text)[:_CUT] for text in item]
+                return Question(item, texts, how, number + 1)
+        return None
+
+    def _random(self, deck: Deck, asked: set[Item]) -> Iterator[int]:
+        done = set(deck.places(asked))
+        return (index for index in deck.random.tolist() if index not in done)
+
+    def _chosen(self, deck: Deck, asked: set[Item]) -> Iterator[int]:
+        free = deck.spread[~np.isin(deck.spread, deck.places(asked))]
+        settled = self.settled(CHOSEN).values()
+        fewest = min((sum(name in own for own in settled) for name in self.names), default=0)
+        if len(free) and (self.scores() is not None or (deck.features is not None and fewest >= 2)):
+            pool = free
+            if len(free) > _POOL:
+                pool = np.random.default_rng(len(asked)).choice(free, _POOL, replace=False)
+            margins = learning.margins(self._probabilities(deck, pool), self.several)
+            yield int(pool[np.argmin(margins)])
+        yield from free.tolist()
+
+    def _probabilities(self, deck: Deck, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the probabilities of items by the trained model, if one has answered them all, or
+        by the small one."""
+        if (scores := self.scores()) is not None:
+            return scores[rows]
+        assert deck.features is not None
+        return self._learner(deck).probabilities(deck.features[rows])
+
+    def scores(self) -> NDArray[np.float32] | None:
+        """Return a trained model's probabilities of `names` for all items, if it has answered."""
+        path = self.folder / "scores.npy"
+        if not path.is_file():
+            return None
+        scores = _read_scores(path, path.stat().st_mtime_ns)
+        return scores if scores.shape == (len(self.deck.items), len(self.names)) else None
+
+    def _learner(self, deck: Deck) -> Learner:
+        """Return the small model of the answers given by now; only chosen ones teach it."""
+        version = len(self._lines)
+        known = _learners.get(self.folder)
+        if known is None or known[0] != version or known[1] is not deck:
+            learner = Learner(*self._part(deck, CHOSEN), self.names, self.several)
+            _learners[self.folder] = known = version, deck, learner
+        return known[2]
+
+    def _part(self, deck: Deck, how: str) -> tuple[NDArray[np.float32], list[Labels]]:
+        """Return features and labels of the settled answers to random or chosen questions."""
+        settled = {item: own for item, own in self.settled(how).items() if item in deck.place_of}
+        assert deck.features is not None
+        return np.asarray(deck.features[deck.places(settled)]), list(settled.values())
+
+    def guess(self, item: Item) -> Labels | None:
+        """Return what the model would answer now; None while there is none."""
+        deck = self.deck
+        if item not in deck.place_of or (deck.features is None and self.scores() is None):
+            return None
+        if self.scores() is None and len(self.settled(CHOSEN)) < 4:
+            return None
+        row = self._probabilities(deck, np.array([deck.place_of[item]]))[0]
+        return learning.given(row, self.names, self.several)
+
+    def answer(self, item: Iterable[int], labels: Iterable[str] | None, who: str) -> Answer:
+        """Write an answer to disk; None skips the question.
+
+        Raises:
+            DataError: if there is no such item or label, or not exactly one where one is needed.
+        """
+        own, deck = tuple(item), self.deck
+        if own not in deck.place_of:
+            raise DataError("There is no such question.", "Ask for the next one.")
+        if labels is not None:
+            labels = tuple(name for name in self.names if name in set(labels))
+            if len(labels) != 1 and not self.several:
+                names = ", ".join(self.names)
+                raise DataError("One label is needed.", "Give one of {names}.", names=names)
+        how = RANDOM if deck.measures[deck.place_of[own]] else CHOSEN
+        guess = None if labels is None else self.guess(own)
+        given = Answer(own, labels, who, time.time(), how, guess)
+        self._append(
+            {"item": own, "answer": labels, "who": who, "when": given.when, "how": how,
+             "guess": guess}
+        )  # fmt: skip
+        return given
+
+    def undo(self, who: str) -> None:
+        """Take back a person's last answer, or what they skipped last."""
+        self._append({"undo": True, "who": who, "when": time.time()})
+
+    def add_name(self, name: str, who: str) -> None:
+        """Add a label. DataError if the labels are those of pairs, or it has no letters."""
+        name = " ".join(name.split())[:100]
+        if self.pairs or not name:
+            raise DataError("No label can be added by that.", "Type its name.")
+        self._append({"add": name, "who": who, "when": time.time()})
+
+    def _append(self, line: dict[str, Any]) -> None:
+        path = self.folder / "answers.jsonl"
+        with disk.writing(path):
+            disk.append_line(path, json.dumps(line, ensure_ascii=False).encode())
+
+    def estimate(self) -> Estimate | None:
+        """Estimate how good a model is now and with twice as many answers, from the random part."""
+        deck = self.deck
+        if deck.features is None:
+            return None
+        learned, measured = (self._part(deck, how) for how in (CHOSEN, RANDOM))
+        return learning.estimate(learned, measured, self.names, self.several)
+
+    def agreement(self, who: str) -> tuple[int, int]:
+        """Return in how many of a person's last answers the model had said the same, and of how
+        many it had said something."""
+        told = [one for one in self.answers() if one.who == who and one.guess is not None][-LAST:]
+        return sum(one.guess == one.labels for one in told), len(told)
+
+    def people(self) -> list[Agreement]:
+        """Return how far each two people agree on what both answered."""
+        from sklearn.metrics import cohen_kappa_score
+
+        own: dict[str, dict[Item, str]] = {}
+        for one in self.answers():
+            if one.labels is not None:
+                own.setdefault(one.who, {})[one.item] = " | ".join(one.labels)
+        found = []
+        for first, second in itertools.combinations(own, 2):
+            if both := sorted(own[first].keys() & own[second].keys()):
+                pair = [[own[who][item] for item in both] for who in (first, second)]
+                alike = len({*pair[0], *pair[1]}) == 1
+                kappa = math.nan if alike else float(cohen_kappa_score(*pair))
+                found.append(Agreement(first, second, len(both), kappa))
+        return found
+
+    def export(self, ending: str = ".csv") -> str:
+        """Return all answers as `.csv` or `.jsonl`: texts, answer, who, when, and how each question
+        was found. Skipped questions are left out."""
+        rows = []
+        for one in self.answers():
+            if one.labels is None:
+                continue
+            texts = [self.text(text) for text in one.item]
+            names = [f"text{number}" for number in (1, 2)] if self.pairs else ["text"]
+            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.when))
+            label: Any = list(one.labels) if self.several else one.labels[0]
+            if ending == ".csv" and self.several:
+                label = json.dumps(label, ensure_ascii=False)
+            rows.append(dict(zip(names, texts, strict=True)) | {
+                "label": label, "who": one.who, "when": when, "question": one.how,
+            })  # fmt: skip
+        if ending == ".jsonl":
+            return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        return csv_cells.to_csv(
+            [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
+        )
+
+
+def _item(row: NDArray[Any]) -> Item:
+    return tuple(row.tolist())
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read the lines that were appended since the last call. Returns all."""
+    offset, lines = _lines.get(path, (0, []))
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(offset)
+        text = file.read()
+        text = text[: text.rfind(b"\n") + 1]  # the rest is still being written
+        lines = lines + [own for line in text.splitlines() if (own := disk.parse_object(line))]
+        _lines[path] = offset + len(text), lines
+    return lines
+
+
+_lines: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
+
+
+@functools.lru_cache(4)
+def _read_texts(folder: Path) -> Any:
+    return np.array(pq.read_table(folder / "texts.parquet").column("text").to_pylist(), object)
+
+
+@functools.lru_cache(4)
+def _read_deck(folder: Path, version: str) -> Deck:
+    facts = disk.parse_object(version)
+
+    def array(name: str) -> Any:
+        return np.load(folder / f"{name}-{facts['stage']}.npy", mmap_mode="r")
+
+    items, spread = np.array(array("items")), np.array(array("spread"))
+    order = np.random.default_rng(0).permutation(len(items))
+    random = order[: len(order) // EVERY if facts["measures"] else 0]
+    measures = np.zeros(len(items), bool)
+    measures[random] = True
+    spread = np.concatenate([spread, order[~np.isin(order, spread)]]).astype(np.int64)
+    place_of = {_item(item): place for place, item in enumerate(items)}
+    features = array("features") if facts["features"] else None
+    return Deck(items, random, spread[~measures[spread]], measures, features, place_of)
+
+
+@functools.lru_cache(2)
+def _read_scores(path: Path, version: int) -> NDArray[np.float32]:
+    return np.asarray(np.load(path), np.float32)
+
+
+_learners: dict[Path, tuple[int, Deck, Learner]] = {}
+
+
+def write_deck(
+    folder: Path, stage: int, items: NDArray[np.int32], spread: NDArray[Any], measures: bool,
+    features: NDArray[np.float32] | None = None,
+) -> None:  # fmt: skip
+    """Write what can be asked.
+
+    Args:
+        stage: 1 for what is known before there are features, then 2.
+        spread: indices of items, in the order before there is a model; others follow at random.
+        measures: True to keep a third of the items for random questions.
+    """
+    arrays: dict[str, Any] = {"items": items, "spread": spread, "features": features}
+    for name, array in arrays.items():
+        if array is not None:
+            np.save(folder / f"{name}-{stage}.npy", array)
+    facts = {"stage": stage, "measures": measures, "features": features is not None}
+    disk.write_atomically(folder / "deck.json", json.dumps(facts))

@@ -1,0 +1,138 @@
+"""A small model of the answers so far: what it is unsure of, and how good it would be with more."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from finetune.metrics.intervals import Interval, wilson_interval
+
+Labels = tuple[str, ...]  # of one row; several, or none, if the labels are independent
+Floats = NDArray[np.floating]
+FEWEST = 30  # answers, below which nothing is estimated
+_STRENGTH = 10.0  # inverse of the regularisation, as scikit-learn's C
+_SUBSETS = 3  # of half and a quarter of the answers
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How good a small model is, measured on rows that were drawn at random."""
+
+    now: Interval  # share of right answers
+    twice: Interval  # the same with twice as many answers, extrapolated
+    commonest: float  # share that the commonest answer would get right
+    measured: int  # random rows
+    learned: int  # answers that it learned from
+
+
+class Learner:
+    """A linear model on the features of rows.
+
+    Args:
+        features: shape (rows, columns).
+        answers: of each row.
+        names: all labels.
+        several: True if a row may have any number of them.
+    """
+
+    def __init__(
+        self, features: Floats, answers: Sequence[Labels], names: Sequence[str], several: bool
+    ) -> None:
+        from sklearn.linear_model import LogisticRegression
+
+        self._names, self._several = list(names), several
+        self._models: list[Any] = []
+        table = np.array([[name in own for name in names] for own in answers])
+        for column in table.T if several else [table.argmax(1)]:
+            model: Any = float(column[0])  # the only answer so far
+            if len(set(column.tolist())) > 1:
+                with warnings.catch_warnings():  # of steps that do not suffice
+                    warnings.simplefilter("ignore")
+                    model = LogisticRegression(C=_STRENGTH, max_iter=50).fit(features, column)
+            self._models.append(model)
+
+    def probabilities(self, features: Floats) -> Floats:
+        """Return the probability of each label, shape (rows, labels)."""
+        found = np.zeros((len(features), len(self._names)))
+        for place, model in enumerate(self._models):
+            if isinstance(model, float):
+                found[:, place if self._several else int(model)] = model if self._several else 1.0
+            elif self._several:
+                found[:, place] = model.predict_proba(features)[:, 1]
+            else:
+                found[:, model.classes_] = model.predict_proba(features)
+        return found
+
+    def answers(self, features: Floats) -> list[Labels]:
+        """Return the labels of each row."""
+        return [given(row, self._names, self._several) for row in self.probabilities(features)]
+
+
+def given(probabilities: Floats, names: Sequence[str], several: bool) -> Labels:
+    """Return the labels that one row's probabilities stand for."""
+    if several:
+        return tuple(name for name, share in zip(names, probabilities, strict=True) if share > 0.5)
+    return (names[int(np.argmax(probabilities))],)
+
+
+def margins(probabilities: Floats, several: bool) -> Floats:
+    """Return how sure an answer to each row is, from 0; shape (rows,)."""
+    if several:
+        return np.asarray(abs(probabilities - 0.5).min(axis=1))
+    best = np.sort(probabilities, axis=1)[:, -2:]
+    return np.asarray(best[:, -1] - best[:, 0])
+
+
+def estimate(
+    learned: tuple[Floats, Sequence[Labels]],
+    measured: tuple[Floats, Sequence[Labels]],
+    names: Sequence[str],
+    several: bool,
+) -> Estimate | None:
+    """Estimate how good a model is now, and with twice as many answers.
+
+    The error is taken to fall by a power of the number of answers (Hestness et al. 2017,
+    https://arxiv.org/abs/1712.00409), whose exponent is read from all, half and a quarter of them.
+
+    Args:
+        learned: features and answers that the model learns from.
+        measured: those of random rows.
+
+    Returns:
+        None if there are fewer than 30 answers, or none is of a random row.
+    """
+    features, answers = learned
+    count, random = len(answers), np.random.default_rng(0)
+    if count + len(measured[1]) < FEWEST or count < 4 or not len(measured[1]):
+        return None
+
+    def wrong(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        learner = Learner(features[rows], [answers[row] for row in rows], names, several)
+        found = learner.answers(measured[0])
+        return np.array([one != own for one, own in zip(found, measured[1], strict=True)], float)
+
+    errors = []
+    for size in (count // 4, count // 2):
+        draws = [random.permutation(count)[:size] for _ in range(_SUBSETS)]
+        errors.append(np.mean([wrong(rows) for rows in draws], axis=0))
+    table = np.stack([*errors, wrong(np.arange(count))])  # (sizes, measured)
+    total = table.shape[1]
+    drawn = random.integers(0, total, (1000, total))
+    means = (table[:, drawn].sum(axis=2) + 0.5) / (total + 1)  # (sizes, resamples)
+    mean = (table.sum(axis=1) + 0.5) / (total + 1)
+
+    def halved(shares: Floats) -> Floats:
+        slope = np.clip(np.log2(shares[2] / shares[0]) / 2, -1.0, 0.0)
+        return np.asarray(1 - shares[2] * 2**slope)
+
+    now = wilson_interval(total - table[2].sum(), total)
+    low, high = np.quantile(halved(means), [0.025, 0.975])
+    value = max(float(halved(mean)), now.value)
+    twice = Interval(value, min(float(low), now.low), max(float(high), now.high))
+    counts = [list(measured[1]).count(one) for one in set(measured[1])]
+    return Estimate(now, twice, max(counts) / total, total, count)

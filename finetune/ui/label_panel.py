@@ -1,0 +1,227 @@
+"""The part of Data for a file without answers: questions to a person, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from finetune.config import is_upload
+from finetune.errors import DataError
+from finetune.jobs import label
+from finetune.jobs.label import AnswersJob, LabelJob
+from finetune.labels.labelling import Answer, Labelling
+from finetune.runs.store import RunStore
+from finetune.ui import choosers, elements, form, upload_limits
+from finetune.ui.elements import button, dropdown, event_data, text_box
+from finetune.ui.html import asset, macro
+from finetune.ui.i18n import gettext
+from finetune.ui.panel import Panel, Updates, handler
+
+_TEMPLATE = "label.html"
+_MODEL = ("checkpoint", "max_length")
+
+
+class LabelPanel(Panel):
+    """The choice of what to ask, one question at a time, and the groups of a file's texts."""
+
+    filled: list[Any]  # the form and the page's tabs
+
+    def draw(self) -> None:
+        """Draw the part in the current block, folded away."""
+        self.job_id, self.shown = gr.State(""), gr.State("")
+        self.poller = elements.polling_element(1)
+        title = "No labels yet? Answer some questions"
+        with gr.Accordion(title, open=False, elem_id="label") as self.box:
+            elements.note(
+                "Fifty answers can make a model. Name the labels, or let it find pairs of texts "
+                "that mean the same. Every third question is random, and tells how good a model "
+                "would be."
+            )
+            with gr.Column(elem_id="label-setup") as self.setup:
+                with gr.Row(equal_height=False):
+                    self.column = dropdown(
+                        [], "Column with the texts", "label-column", 200, value="",
+                        allow_custom_value=True, info="Empty to guess it.",
+                    )  # fmt: skip
+                    self.names = text_box(
+                        "Labels", "label-names", 260, placeholder="billing, bug, praise",
+                        info="With commas between; add more at any time.",
+                    )  # fmt: skip
+                    self.who = text_box(
+                        "Who answers", "label-who", 160, info="If two of you label one file."
+                    )
+                self.several = gr.Checkbox(
+                    label="A text may have several labels", elem_id="label-several"
+                )
+                with gr.Row():
+                    self.texts = button("Label texts", "label-texts", 200, variant="primary")
+                    self.pairs = button("Find pairs that mean the same", "label-pairs", 200)
+                with gr.Row(equal_height=False):
+                    text = "A second file to match (optional)"
+                    self.other = elements.pairs_file(text, "label-other")
+                    self.former = dropdown([], "Go on with", "label-former", 240, value=None)
+            self.message = elements.notice("label-message")
+            self.progress = gr.HTML(elem_id="label-progress", elem_classes="ft-if-filled")
+            self.card = gr.HTML(elem_id="label-card", js_on_load=asset("label.js"))
+            self.estimate = gr.HTML(elem_id="label-estimate")
+            with gr.Row(visible=False, elem_id="label-next") as self.row:
+                self.train = button("Train on these answers", "label-train", variant="primary")
+                self.model = dropdown([], "Model", "label-model", 220, value=None)
+                self.answer = button("Let this model answer all", "label-answer")
+                self.again = button("Other texts or labels", "label-again")
+            self.result = gr.HTML(elem_id="label-result")
+
+    def wire(self, controls: Mapping[str, Any]) -> None:
+        """Connect the events; the form's controls give the file and the checkpoint."""
+        self.values = [controls[name] for name in _MODEL]
+        self.fields = [self.column, controls["dataset"], *self.values]
+        events = self.connect()
+        for name in ("on_card", "on_former"):  # the question first
+            events[name].then(
+                self.on_estimate, [self.job_id], [self.estimate], queue=False,
+                show_progress="hidden", api_visibility="private", trigger_mode="always_last",
+            )  # fmt: skip
+
+    @handler("box.expand")
+    def on_expand(self, store: RunStore) -> Updates:
+        """Offer the visitor's labellings."""
+        return self._offered(store)
+
+    def _offered(self, store: RunStore) -> Updates:
+        choices = [
+            (gettext("{file}: {n} answers", file=job.title, n=len(job.labelling.answers())), job.id)
+            for job in label.labellings(store)[:50]
+        ]
+        return {self.former: gr.update(choices=choices, visible=bool(choices))}
+
+    @handler("texts.click")
+    def on_texts(self, store: RunStore, names: Any, several: Any, *fields: Any) -> Updates:
+        """Begin to label texts."""
+        labels = str(names or "").split(",")
+        return self._begun(store, fields, labels=labels, several=bool(several))
+
+    @handler("pairs.click")
+    def on_pairs(self, store: RunStore, other: Any, *fields: Any) -> Updates:
+        """Begin to look for pairs that mean the same."""
+        return self._begun(store, fields, other, pairs=True)
+
+    def _begun(self, store: RunStore, fields: Any, other: Any = None, **options: Any) -> Updates:
+        column, dataset, *values = fields
+        if not is_upload(str(dataset)):
+            raise DataError("These rows have answers already.", "Drop a file of your own first.")
+        files = [store.uploads.files(dataset)["train"]]
+        names = [store.uploads.file_names(dataset)["train"]]
+        if other:
+            files.append(upload_limits.path(store.visitor, other))
+            names.append(Path(other).name)
+        options |= {"columns": [str(column or "")], "config": form.read(values, _MODEL)}
+        return self._opened(store, label.start_labelling(store, files, names, **options))
+
+    @handler("former.input")
+    def on_former(self, store: RunStore, former: Any, who: str) -> Updates:
+        """Go on with an earlier labelling."""
+        return self._opened(store, LabelJob.find(store, former), who)
+
+    def _opened(self, store: RunStore, job: LabelJob, who: str = "") -> Updates:
+        ready = (job.folder / "deck.json").is_file()
+        card = self._card(store, job, who) if ready else {self.card: "", self.estimate: ""}
+        return {
+            self.job_id: job.id,
+            self.shown: job.id if ready else "",
+            self.setup: gr.update(visible=False),
+            self.poller: elements.start_polling(),
+            self.progress: macro(_TEMPLATE, "progress")(job.state(), job.title),
+            **dict.fromkeys((self.message, self.result), ""),
+            **card,
+        }
+
+    @handler("again.click")
+    def on_again(self, store: RunStore) -> Updates:
+        """Show what can be chosen again."""
+        return {self.setup: gr.update(visible=True)} | self._offered(store)
+
+    @handler("poller.submit")
+    def on_tick(
+        self, store: RunStore, job_id: str, shown: str, who: str, event: gr.EventData
+    ) -> Updates:
+        """Show how far a labelling's jobs are, and its first question once it can be asked."""
+        job = LabelJob.find(store, job_id)
+        answers = AnswersJob(job.folder / "answers")
+        state, found = job.state(), answers.state()
+        shows = found if found.running or found.error else state
+        report = {} if found.running else answers.report
+        updates: Updates = {
+            self.progress: macro(_TEMPLATE, "progress")(shows, job.title),
+            self.result: macro(_TEMPLATE, "result")(job.id, report, len(job.request["files"])),
+        }
+        if shown != job.id and job.labelling.ready:
+            updates |= self._card(store, job, who) | {self.shown: job.id}
+        if not state.running and not found.running:
+            updates[self.poller] = elements.stop_polling(event)
+        return updates
+
+    # Two keys pressed one after the other both count.
+    @handler("card.select", trigger_mode="multiple")
+    def on_card(self, store: RunStore, event: gr.EventData, job_id: str, who: str) -> Updates:
+        """Take an answer, or take one back; then show the next question."""
+        sent, job = event_data(event), LabelJob.find(store, job_id)
+        labelling, person = job.labelling, _person(store, who)
+        given = None
+        match sent.get("do"):
+            case "undo":
+                labelling.undo(person)
+            case "add":
+                labelling.add_name(str(sent.get("label")), person)
+            case "answer" | "skip":
+                labels = sent.get("labels") if sent["do"] == "answer" else None
+                given = labelling.answer(*_read(sent.get("item"), labels), person)
+        return self._card(store, job, who, given) | {self.message: ""}
+
+    def _card(
+        self, store: RunStore, job: LabelJob, who: str, given: Answer | None = None
+    ) -> Updates:
+        labelling, person = job.labelling, _person(store, who)
+        question = labelling.next(person)
+        drawn = macro(_TEMPLATE, "card")(question, labelling, given, labelling.agreement(person))
+        offered = choosers.choices(store, None, None)[0][0]
+        return {self.card: drawn, self.row: gr.update(visible=True), self.model: offered}
+
+    @handler(errors_in="estimate")
+    def on_estimate(self, store: RunStore, job_id: str) -> Updates:
+        """Say how good a model would be, from the random part."""
+        job = LabelJob.find(store, job_id)
+        return {self.estimate: _facts(job.labelling, job.id) if job.labelling.ready else ""}
+
+    @handler("train.click")
+    def on_train(self, store: RunStore, job_id: str, *values: Any) -> Updates:
+        """Put the answers into the form, and show it."""
+        config = form.read(values, _MODEL)
+        config = label.training_config(store, LabelJob.find(store, job_id), config)
+        return form.opened(self.filled, store, config) | {self.message: ""}
+
+    @handler("answer.click")
+    def on_answer(self, store: RunStore, job_id: str, model: Any) -> Updates:
+        """Let a trained model answer all that can be asked."""
+        label.start_answers(store, LabelJob.find(store, job_id), store.get(model))
+        return {self.poller: elements.start_polling(), self.message: ""}
+
+
+def _person(store: RunStore, who: object) -> str:
+    return " ".join(str(who or "").split())[:60] or store.visitor.name or "me"
+
+
+def _read(item: object, labels: object) -> tuple[list[int], list[str] | None]:
+    """Read what the browser sent; any client can send anything."""
+    numbers = item if isinstance(item, list) else []
+    texts = [str(one) for one in labels] if isinstance(labels, list) else None
+    return [number for number in numbers if isinstance(number, int)], texts
+
+
+def _facts(labelling: Labelling, id: str) -> Markup:
+    return macro(_TEMPLATE, "facts")(
+        id, labelling, labelling.estimate(), labelling.people(), labelling.disputed()
+    )

@@ -1,0 +1,1 @@
+"""Labels by a person."""

@@ -1,0 +1,304 @@
+"""A labelling from its file to groups, through the functions that page and commands call."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from finetune import api
+from finetune.cli import label as cli
+from finetune.config import RunConfig
+from finetune.errors import ConfigError, DataError
+from finetune.jobs import label, workers
+from finetune.jobs.label import LabelJob
+from finetune.labels import candidates, groups, learning
+from finetune.labels.labelling import CHOSEN, RANDOM, Labelling, write_deck
+from finetune.owners import Visitor
+from finetune.runs.job_folder import JobFolder
+from finetune.runs.store import RunStore
+
+THINGS = ("lamp", "chair", "kettle", "shelf", "towel", "clock")
+COLOURS = ("red", "blue", "green", "white", "black", "grey")
+
+
+def records() -> list[tuple[str, str]]:
+    """Texts with the group of each: every product is spelled in three ways."""
+    found = []
+    for place, thing in enumerate(THINGS):
+        for colour in COLOURS:
+            name = f"{colour} {thing}"
+            ways = (f"{colour} {thing} {place}1 cm", f"{thing}, {colour}, {place}1cm")
+            found += [(way, name) for way in (*ways, f"The {colour} {thing} of {place}1 cm")]
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "products.csv"
+    with path.open("w", newline="") as out:
+        csv.writer(out).writerows([("id", "title"), *enumerate(text for text, _ in records())])
+    return path
+
+
+def prepared(folder: Path, texts: list[str], **request: Any) -> Labelling:
+    """A labelling whose features are the texts' lengths and whether they have an a."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True)
+    asked = {"pairs": False, "several": False, "names": ["a", "b"], "files": ["t.csv"]} | request
+    JobFolder(folder).describe_job("label", "", asked)
+    pq.write_table(pa.table({"text": texts}), folder / "texts.parquet")
+    features = np.array([[len(text), 3.0 * ("a" in text)] for text in texts], np.float32)
+    items = np.arange(len(texts), dtype=np.int32)[:, None]
+    write_deck(folder, 2, items, np.arange(4), True, features)
+    return Labelling(folder)
+
+
+@pytest.fixture
+def labelling(tmp_path: Path) -> Labelling:
+    words = [f"{word} {number}" for number in range(60) for word in ("bar", "cot", "zoo")]
+    return prepared(tmp_path / "store" / "labels" / ("x" * 20), words)
+
+
+def answer(labelling: Labelling, count: int, who: str = "me") -> None:
+    for _ in range(count):
+        question = labelling.next(who)
+        assert question is not None
+        labelling.answer(question.item, ["a" if "a" in question.texts[0] else "b"], who)
+
+
+def test_every_third_question_is_random_and_teaches_nothing(labelling: Labelling) -> None:
+    answer(labelling, 60)
+    given = labelling.answers()
+    assert [one.how for one in given[:7]] == [RANDOM, CHOSEN, CHOSEN] * 2 + [RANDOM]
+    assert len({one.item for one in given}) == 60  # none is asked twice
+    random = [labelling.deck.place_of[one.item] for one in given if one.how == RANDOM]
+    assert random == labelling.deck.random[:20].tolist()  # whatever was answered
+    found = labelling.estimate()
+    assert found is not None
+    assert (found.measured, found.learned) == (20, 40)
+    assert found.now.value > 0.9
+    assert found.now.low < found.now.value <= found.twice.value
+
+
+def test_what_is_asked_next_is_what_the_model_doubts(labelling: Labelling) -> None:
+    answer(labelling, 30)
+    labelling.next("me")
+    question = labelling.next("other")  # whose first is random; the model is the same
+    assert question is not None
+    assert question.how == RANDOM
+    deck = labelling.deck
+    assert deck.features is not None
+    asked = {one.item for one in labelling.answers()}
+    free = [place for place in deck.spread if tuple(deck.items[place].tolist()) not in asked]
+    learner = labelling._learner(deck)
+    margins = learning.margins(learner.probabilities(deck.features[free]), False)
+    chosen = next(labelling._chosen(deck, asked))
+    assert chosen == free[int(np.argmin(margins))]
+
+
+def test_answers_are_kept_at_once_and_taken_back(labelling: Labelling) -> None:
+    answer(labelling, 3)
+    last = labelling.answers()[-1]
+    labelling.undo("me")
+    again = Labelling(labelling.folder)  # another process
+    assert len(again.answers()) == 2
+    question = again.next("me")
+    assert question is not None
+    assert question.item == last.item
+    with (labelling.folder / "answers.jsonl").open("ab") as file:
+        file.write(b'{"item": [1], "ans')  # killed while it wrote
+    answer(again, 1)
+    assert len(Labelling(labelling.folder).answers()) == 3
+    rows = list(csv.DictReader(again.export(".csv").splitlines()))
+    assert list(rows[0]) == ["text", "label", "who", "when", "question"]
+    assert [json.loads(line)["label"] for line in again.export(".jsonl").splitlines()] == [
+        row["label"] for row in rows
+    ]
+
+
+def test_two_people_answer_the_same_random_questions(labelling: Labelling) -> None:
+    answer(labelling, 12, "ada")
+    for number in range(12):
+        question = labelling.next("ben")
+        assert question is not None
+        is_a = "a" in question.texts[0] and number != 0  # one answer differs
+        labelling.answer(question.item, ["a" if is_a else "b"], "ben")
+    (found,) = labelling.people()
+    both = {one.item for one in labelling.answers() if one.who == "ada" and one.how == RANDOM}
+    assert (found.first, found.second, found.rows) == ("ada", "ben", len(both))
+    first = [one for one in labelling.answers() if one.item == labelling.answers()[0].item]
+    differ = len({one.labels for one in first}) == 2
+    assert labelling.disputed() == differ
+    assert (first[0].item in labelling.settled()) != differ
+
+
+def test_labels_are_added_and_wrong_ones_refused(labelling: Labelling) -> None:
+    labelling.add_name(" new  one ", "me")
+    assert labelling.names == ["a", "b", "new one"]
+    question = labelling.next("me")
+    assert question is not None
+    with pytest.raises(DataError, match="One label is needed"):
+        labelling.answer(question.item, ["a", "b"], "me")
+    with pytest.raises(DataError, match="no such question"):
+        labelling.answer([10**6], ["a"], "me")
+    assert labelling.answer(question.item, None, "me").labels is None  # skipped
+    assert labelling.next("me").item != question.item  # type: ignore[union-attr]
+
+
+def test_several_labels_or_none(tmp_path: Path) -> None:
+    labelling = prepared(tmp_path / "many", [f"text {n}" for n in range(40)], several=True)
+    for labels in (["b", "a"], []):
+        question = labelling.next("me")
+        assert question is not None
+        labelling.answer(question.item, labels, "me")
+    assert [one.labels for one in labelling.answers()] == [("a", "b"), ()]
+
+
+def test_the_interval_covers_what_a_model_is_worth() -> None:
+    """Simulated: the share of right answers on all rows lies within 95% of the intervals."""
+    random, covered = np.random.default_rng(1), 0.0
+    for _ in range(60):
+        truth = random.random(400) < 0.4
+        features = np.stack([truth + random.normal(0, 0.8, 400), random.normal(0, 1, 400)], 1)
+        answers = [("same",) if own else ("different",) for own in truth]
+        names = ["same", "different"]
+        found = learning.estimate(
+            (features[:40], answers[:40]), (features[40:70], answers[40:70]), names, False
+        )
+        learner = learning.Learner(features[:40], answers[:40], names, False)
+        right = np.mean([a == b for a, b in zip(learner.answers(features[70:]), answers[70:],
+                                                strict=True)])  # fmt: skip
+        assert found is not None
+        covered += float(found.now.low <= right <= found.now.high)
+    assert covered >= 52  # binomial: below with a probability of 1%
+
+
+@pytest.mark.parametrize("exact", [candidates.EXACT, 10])
+def test_candidates_are_near_and_none_occurs_twice(
+    exact: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "EXACT", exact)
+    random = np.random.default_rng(0)
+    centres = candidates.unit(random.normal(size=(40, 16)))
+    vectors = candidates.unit(np.repeat(centres, 3, axis=0) + random.normal(0, 0.02, (120, 16)))
+    pairs = candidates.candidate_pairs(vectors, np.zeros(120, np.int8), 5)
+    assert (pairs[:, 0] < pairs[:, 1]).all()
+    assert len(np.unique(pairs, axis=0)) == len(pairs)
+    wanted = {(3 * n + a, 3 * n + b) for n in range(40) for a, b in ((0, 1), (0, 2), (1, 2))}
+    assert len(wanted & set(map(tuple, pairs.tolist()))) >= 118  # an index may miss one
+    file_of = np.arange(120) % 2
+    across = candidates.candidate_pairs(vectors, file_of, 5)
+    assert (file_of[across[:, 0]] != file_of[across[:, 1]]).all()
+
+
+def test_groups_keep_what_a_person_said() -> None:
+    pairs = np.array([[0, 1], [1, 2], [2, 3], [4, 5]], np.int32)
+    sure = np.array([0.9, 0.95, 0.8, 0.3])
+    assert groups.group(6, pairs, sure, {}).tolist() == [0, 0, 0, 0, 1, 2]
+    known: dict[tuple[int, ...], bool] = {(0, 3): False, (4, 5): True}
+    assert groups.group(6, pairs, sure, known).tolist() == [0, 0, 0, 1, 2, 2]
+    assert groups.measure(np.array([0, 0, 1]), {(0, 1): True, (0, 2): True}) == {
+        "precision": [1.0, pytest.approx(0.2065, abs=1e-4), 1.0],
+        "recall": [0.5, pytest.approx(0.0945, abs=1e-4), pytest.approx(0.9055, abs=1e-4)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"labels": ["one"]}, "needs two or more, not 1"),
+        ({"labels": ["a", "b"], "files": 2}, "is only used with pairs"),
+        ({"pairs": True, "columns": ["name"]}, "no column 'name'"),
+    ],
+)
+def test_what_cannot_be_labelled_is_refused(
+    file: Path, tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    files = [file] * options.pop("files", 1)
+    with pytest.raises((ConfigError, DataError), match=told):
+        label.start_labelling(RunStore(tmp_path / "runs"), files, **options)
+    assert not (tmp_path / "runs" / "labels").exists()
+
+
+def test_a_labelling_is_its_visitors_alone(labelling: Labelling) -> None:
+    store = RunStore(labelling.folder.parent.parent)
+    JobFolder(labelling.folder).describe_job("label", "browser:ada", labelling.request)
+    assert LabelJob.find(store, labelling.folder.name).title == "t.csv"
+    own = store.for_visitor(Visitor(names=("browser:ada",)))
+    assert [job.id for job in label.labellings(own)] == [labelling.folder.name]
+    other = store.for_visitor(Visitor(names=("browser:ben",)))
+    assert label.labellings(other) == []
+    with pytest.raises(DataError, match="no such labelling"):
+        LabelJob.find(other, labelling.folder.name)
+
+
+@pytest.mark.long
+def test_from_a_file_to_groups(
+    file: Path, tmp_path: Path, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Pairs of a file: asked in a terminal, trained on, grouped; then questions by that model."""
+    store, known = RunStore(tmp_path / "runs"), dict(records())
+    asked: list[str] = []
+
+    def typed(prompt: str) -> str:
+        labelling = label.labellings(store)[0].labelling
+        question = labelling.next("me")
+        assert question is not None
+        assert len(set(question.texts)) == 2
+        first, second = map(known.__getitem__, question.texts)
+        asked.append("1" if first == second else "2")
+        return asked[-1] if len(asked) <= 60 else "q"
+
+    monkeypatch.setattr("builtins.input", typed)
+    words = ["--runs", str(store.root), "--checkpoint", str(toy_checkpoint)]
+    assert cli.label([*words, "--file", str(file)]) == 0
+    assert "a model would be right in" in capsys.readouterr().out
+    (job,) = label.labellings(store)
+    assert len(job.labelling.answers()) == 60
+    assert asked.count("1") > 10
+    assert job.request["columns"] == ["title"]
+
+    config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=2, warmup_ratio=0.0)
+    config = label.training_config(store, job, config)
+    assert (config.folds, config.positive_label) == (5, "same")
+    run = api.train(config.changed(folds=2), store, progress=False)
+    out = tmp_path / "groups.csv"
+    assert cli.groups(["--run", run.id, "--runs", str(store.root), "--out", str(out)]) == 0
+    rows = list(csv.DictReader(out.open()))
+    assert [row["title"] for row in rows] == [text for text, _ in records()]
+    number = {row["title"]: row["group"] for row in rows}
+    for item, labels in job.labelling.settled().items():
+        first, second = (number[job.labelling.text(text)] for text in item)
+        assert (first == second) >= (labels == ("same",))  # a person's yes is kept
+    report = api.groups(job.labelling, run, tmp_path / "groups.jsonl")
+    assert report["measured"] == len(job.labelling.settled(RANDOM))
+    scores = job.labelling.scores()
+    assert scores is not None
+    assert len(scores) == len(job.labelling.deck.items)
+    question = job.labelling.next("me")
+    assert question is not None
+
+
+@pytest.mark.long
+def test_a_first_question_needs_no_vectors(file: Path, tmp_path: Path) -> None:
+    """It is there while the job still loads the checkpoint."""
+    store = RunStore(tmp_path / "runs")
+    job = label.start_labelling(store, [file], labels=["warm", "cold"], columns=["title"])
+    deadline = time.monotonic() + 300
+    while not job.labelling.ready:
+        assert time.monotonic() < deadline, job.log_tail()
+        time.sleep(0.05)
+    question = job.labelling.next("me")
+    assert question is not None
+    assert question.how == RANDOM
+    job.request_stop()
+    workers.kill_worker(job)
