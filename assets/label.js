@@ -1,6 +1,6 @@
 // A question of a labelling (label.html: card): answered by a press, or by the keys that it shows.
 // One answer is sent at a time; the next card ends the wait.
-let sent = false;
+let sent = false, asked = false;
 const send = (event) => {
   if (sent) return;
   sent = true;
@@ -14,9 +14,12 @@ const press = (button) => {
   const {label} = button.dataset;
   if (label === undefined) {
     const action = button.dataset.do;
-    const typed = element.querySelector('.ft-add input')?.value.trim();
+    const box = element.querySelector('.ft-add input');
     if (action !== 'add') send({do: action, labels: pressed()});
-    else if (typed) send({do: action, label: typed});
+    else if (box.value.trim()) {
+      send({do: action, label: box.value.trim()});
+      box.value = '';
+    }
   } else if (several) button.setAttribute('aria-pressed', button.ariaPressed !== 'true');
   else send({do: 'answer', labels: [label]});
 };
@@ -40,4 +43,9 @@ document.addEventListener('keydown', (event) => {
   event.preventDefault();
   press(button);
 });
-watch('value', () => { sent = false; });
+watch('value', () => {
+  sent = false;
+  if (asked || !element.querySelector('[data-item]')) return;
+  asked = true; // the first question comes into view, once
+  if (element.getBoundingClientRect().bottom > innerHeight) element.scrollIntoView({block: 'center'});
+});

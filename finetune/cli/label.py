@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from finetune import api
+from finetune import api, arguments
 from finetune.cli import options
 from finetune.config import RunConfig
 from finetune.jobs.label import LabelJob, labellings, named_labelling
@@ -29,7 +29,7 @@ def label(words: list[str] | None = None) -> int:
     parser.add_argument("--labels", default="", help=about)
     parser.add_argument("--column", default="", help="the column with the texts; guessed if absent")
     parser.add_argument("--several", action="store_true", help="a text may have several labels")
-    parser.add_argument("--checkpoint", default=RunConfig().checkpoint, help="gives the vectors")
+    arguments.add_arguments(parser, ("checkpoint", "max_length"), absent=False)
     parser.add_argument("--resume", metavar="NAME", help="an earlier labelling: its file or its id")
     parser.add_argument("--who", default="me", help="who answers (default: me)")
     about = "write the answers to this file, .csv or .jsonl, and ask nothing"
@@ -44,7 +44,7 @@ def label(words: list[str] | None = None) -> int:
         labelling = named_labelling(store, args.resume).labelling
     else:
         names = [name for name in args.labels.split(",") if name.strip()]
-        config = RunConfig(checkpoint=args.checkpoint)
+        config = RunConfig(**arguments.arguments_given(args))
         print(f"{args.file.name}: reading and comparing the texts ...", file=sys.stderr)
         labelling = api.label(
             args.file, names, args.other, args.column, args.several, config, store

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from finetune import disk, text_hashes, uploads
 from finetune.config import DATA_FIELDS, FOLDS, NO_COLUMN, RunConfig
-from finetune.data import checkpoint_files, column_guess, hub_access, table_formats
+from finetune.data import checkpoint_files, checkpoints, column_guess, hub_access, table_formats
 from finetune.data.columns import SAMPLE_ROWS
 from finetune.data.table import ReadOptions, Table
 from finetune.environment import child_process, devices
@@ -208,7 +208,8 @@ def start_labelling(
 
     Raises:
         DataError: if a file has no such column, or cannot be read.
-        ConfigError: if there are fewer than two labels, or a checkpoint cannot be used.
+        ConfigError: if there are fewer than two labels, or the checkpoint cannot be used or reads
+            less than `max_length`.
     """
     config = config or RunConfig()
     labels = list(dict.fromkeys(" ".join(label.split())[:100] for label in labels if label.strip()))
@@ -217,6 +218,7 @@ def start_labelling(
     if len(files) > 1 + pairs:
         raise ConfigError({"other": _("is only used with pairs")})
     check.check_source_access(store, config.changed(dataset=RunConfig().dataset))
+    checkpoints.check_length(config.checkpoint, config.max_length)
     names, found = list(names) or [path.name for path in files], []
     for path, name, column in zip(files, names, [*columns, "", ""], strict=False):
         given, _usable = child_process.call(
@@ -289,7 +291,7 @@ def training_config(store: RunStore, job: LabelJob, config: RunConfig) -> RunCon
     with tempfile.TemporaryDirectory() as folder:
         files = {}
         for split, answers in splits.items():
-            files[split] = Path(folder) / f"{Path(job.title).stem}-answers-{split}.jsonl"
+            files[split] = Path(folder) / f"{split}.jsonl"
             with files[split].open("w", encoding="utf-8") as file:
                 for item, labels in answers.items():
                     cells: dict[str, Any] = dict(
@@ -297,7 +299,8 @@ def training_config(store: RunStore, job: LabelJob, config: RunConfig) -> RunCon
                     )
                     cells["label"] = list(labels) if labelling.several else labels[0]
                     file.write(json.dumps(cells, ensure_ascii=False) + "\n")
-        dataset = store.uploads.add(files)
+        name = f"{job.title.partition('.')[0]}-answers.jsonl"
+        dataset = store.uploads.add(files, dict.fromkeys(files, name))
     chosen = {
         "dataset": dataset, "label_column": "label", "sentence1_column": columns[0],
         "sentence2_column": columns[1] if labelling.pairs else NO_COLUMN,

@@ -142,6 +142,11 @@ class _Tabs:
                 part.on_start, asked, [*filled, part.message],
                 show_progress="minimal", concurrency_limit=2, api_visibility="private",
             )  # fmt: skip
+        labels = data.label
+        labels.train.click(
+            labels.on_train, [labels.job_id, *labels.values], [*filled, labels.message],
+            show_progress="minimal", concurrency_limit=2, api_visibility="private",
+        )  # fmt: skip
         folds = [train.form["folds"], train.message]
         chosen = train.planned.select(train.on_folds, None, folds, **quick)
         chosen.then(**data.examining(), **quick)

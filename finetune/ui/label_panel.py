@@ -69,10 +69,10 @@ class LabelPanel(Panel):
             self.card = gr.HTML(elem_id="label-card", js_on_load=asset("label.js"))
             self.estimate = gr.HTML(elem_id="label-estimate")
             with gr.Row(visible=False, elem_id="label-next") as self.row:
-                self.train = button("Train on these answers", "label-train", variant="primary")
+                self.train = button("Train on these answers", "label-train", 200, variant="primary")
+                self.again = button("Other texts or labels", "label-again", 200)
                 self.model = dropdown([], "Model", "label-model", 220, value=None)
-                self.answer = button("Let this model answer all", "label-answer")
-                self.again = button("Other texts or labels", "label-again")
+                self.answer = button("Let this model answer all", "label-answer", 200)
             self.result = gr.HTML(elem_id="label-result")
 
     def wire(self, controls: Mapping[str, Any]) -> None:
@@ -187,8 +187,13 @@ class LabelPanel(Panel):
         labelling, person = job.labelling, _person(store, who)
         question = labelling.next(person)
         drawn = macro(_TEMPLATE, "card")(question, labelling, given, labelling.agreement(person))
-        offered = choosers.choices(store, None, None)[0][0]
-        return {self.card: drawn, self.row: gr.update(visible=True), self.model: offered}
+        (offered, _), model = choosers.choices(store, None, None)
+        return {
+            self.card: drawn,
+            self.row: gr.update(visible=True),
+            self.model: offered,
+            self.answer: gr.update(visible=bool(model)),
+        }
 
     @handler(errors_in="estimate")
     def on_estimate(self, store: RunStore, job_id: str) -> Updates:
@@ -196,7 +201,7 @@ class LabelPanel(Panel):
         job = LabelJob.find(store, job_id)
         return {self.estimate: _facts(job.labelling, job.id) if job.labelling.ready else ""}
 
-    @handler("train.click")
+    @handler()
     def on_train(self, store: RunStore, job_id: str, *values: Any) -> Updates:
         """Put the answers into the form, and show it."""
         config = form.read(values, _MODEL)

@@ -259,7 +259,7 @@ def test_from_a_file_to_groups(
         return asked[-1] if len(asked) <= 60 else "q"
 
     monkeypatch.setattr("builtins.input", typed)
-    words = ["--runs", str(store.root), "--checkpoint", str(toy_checkpoint)]
+    words = ["--runs", str(store.root), "--checkpoint", str(toy_checkpoint), "--max_length", "32"]
     assert cli.label([*words, "--file", str(file)]) == 0
     assert "a model would be right in" in capsys.readouterr().out
     (job,) = label.labellings(store)
@@ -267,7 +267,7 @@ def test_from_a_file_to_groups(
     assert asked.count("1") > 10
     assert job.request["columns"] == ["title"]
 
-    config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=2, warmup_ratio=0.0)
+    config = RunConfig(checkpoint=str(toy_checkpoint), max_length=32, num_train_epochs=2)
     config = label.training_config(store, job, config)
     assert (config.folds, config.positive_label) == (5, "same")
     run = api.train(config.changed(folds=2), store, progress=False)

@@ -1,0 +1,112 @@
+"""A file without answers, in a real Chromium: questions, answers by keys and by touch, training."""
+
+from __future__ import annotations
+
+import csv
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from finetune.jobs import label
+from finetune.ui.html import macro
+from tests.support.browser import App, View, Visit
+from tests.support.judging import write_csv
+
+THINGS = ("lamp", "chair", "kettle", "shelf", "towel")
+COLOURS = ("red", "blue", "green", "white", "black", "grey")
+WAYS = ("The {} {} of oak", "{} {} (oak)")
+
+
+def dropped(visit: Visit, folder: Path) -> Page:
+    """The Data tab with texts that nobody has labelled."""
+    rows = [(way.format(c, t),) for t in THINGS for c in COLOURS for way in WAYS]
+    page = visit.page
+    visit.tab("Data")
+    file = write_csv(folder / "things.csv", [("text",), *rows])
+    page.locator("#train-file input[type=file]").set_input_files(file)
+    expect(page.locator("#label-texts")).to_be_visible()  # it opens by itself
+    return page
+
+
+def number(page: Page) -> str:
+    return str(page.locator(".ft-ask b").inner_text())
+
+
+def answer(page: Page, how: str, key: str = "") -> None:
+    """Answer by a key, or by pressing a button."""
+    before = number(page)
+    if key:
+        page.keyboard.press(key)
+    else:
+        page.locator(how).click()
+    expect(page.locator(".ft-ask b")).not_to_have_text(before)
+
+
+@pytest.mark.long
+def test_pairs_are_answered_by_keys_and_trained_on(
+    app: App, visit: Visit, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    visit.fill_toy(toy_checkpoint, 1)
+    page = dropped(visit, tmp_path)
+    page.locator("#label-pairs").click()
+    expect(page.locator(".ft-ask blockquote")).to_have_count(2)
+    expect(page.locator("#label-progress .ft-bar")).to_have_count(0)  # all is prepared
+    for count in range(34):
+        texts = page.locator(".ft-ask blockquote").all_inner_texts()
+        things = {frozenset(set(text.split()) & {*THINGS, *COLOURS}) for text in texts}
+        answer(page, "", "1" if len(things) == 1 else "2")
+        assert number(page) == str(count + 2)
+    answer(page, "", "z")
+    assert number(page) == "34"
+    answer(page, "", "Space")
+    expect(page.locator("#label-estimate .ft-card")).to_have_count(2)
+    page.locator("#label-train").click()
+    expect(page.locator("#knob-dataset input")).to_have_value(re.compile("things-answers"))
+    expect(page.locator("#planned-folds")).to_be_visible()
+    (job,) = label.labellings(app.store)
+    assert len(job.labelling.settled()) == 33
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("visit", [View(375, "dark", "de-DE")], ids=["phone"], indirect=True)
+def test_texts_are_labelled_by_touch_and_gone_on_with(
+    app: App, visit: Visit, toy_checkpoint: Path, tmp_path: Path
+) -> None:
+    visit.fill_toy(toy_checkpoint, 1)
+    page = dropped(visit, tmp_path)
+    page.locator("#label-texts").click()
+    expect(page.locator("#label-message [role=alert]")).to_be_visible()  # no labels were named
+    page.locator("#label-names input, #label-names textarea").fill("warm, cold")
+    page.locator("#label-texts").click()
+    for _ in range(3):
+        answer(page, "[data-label=warm]")
+    page.locator(".ft-add input").fill("both")
+    page.locator("[data-do=add]").click()
+    answer(page, "[data-label=both]")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.reload()
+    visit.tab("Data")
+    title = page.locator("#label").get_by_role("button").first
+    if not page.locator("#label-former").is_visible():
+        title.click()
+    page.locator("#label-former input").click()
+    page.get_by_role("option").first.click()
+    expect(page.locator(".ft-ask b")).to_have_text("5")
+    address = page.locator("#label-estimate a").first.get_attribute("href")
+    with urllib.request.urlopen(f"{app.url}/{address}") as response:
+        rows = list(csv.DictReader(response.read().decode().splitlines()))
+    assert [row["label"] for row in rows] == ["warm"] * 3 + ["both"]
+
+
+def test_groups_say_on_what_they_were_measured() -> None:
+    report = {
+        "run": "x", "groups": 2, "grouped": 5, "measured": 30, "precision": [0.9, 0.6, 0.98],
+        "recall": None, "doubtful": [[0.51, ["one", "two"]]], "largest": [[7, ["<b>", "c"]]],
+    }  # fmt: skip
+    drawn = macro("label.html", "result")("id", report, 2)
+    for part in ("5 rows are in one", "90%", "(60%–98%)", "30 random pairs", "51%", "&lt;b&gt;",
+                 "groups-1", "groups-2"):  # fmt: skip
+        assert part in drawn
