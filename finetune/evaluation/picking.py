@@ -82,7 +82,7 @@ def run_picking(
     if not kept or len(candidates) < 2:
         return None
     metrics = tuple(measured(run.config(), prepared.target))
-    runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
+    runs = map(Run, dict.fromkeys(candidate.folder for candidate in candidates))
     version = tuple(map(saved_predictions.files_version, runs))
     bias = _bias(kept[0], tuple(candidates), metric, prepared.target, metrics, version)
     return Picking(len(candidates), bias) if bias else None

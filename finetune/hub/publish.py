@@ -197,21 +197,16 @@ def prepare_push(
         files[model_card.PICTURE] = picture
     held = {file.rfilename for file in info.siblings or []} if info else set()
     earlier = [path for path in held - set(files) if "/" not in path or path == quantized.MODEL]
+    sizes = {
+        path: len(content) if isinstance(content, bytes) else content.stat().st_size
+        for path, content in files.items()
+    }
+    removed = {name for kind in _OF_A_MODEL for name in fnmatch.filter(earlier, kind)}
+    head, private = ("", request.private) if info is None else (info.sha or "", bool(info.private))
     plan = PushPlan(
-        account,
-        full,
-        exists=info is not None,
-        head=(info.sha if info else "") or "",
-        private=bool(info.private) if info else request.private,
-        files={
-            path: len(content) if isinstance(content, bytes) else content.stat().st_size
-            for path, content in files.items()
-        },
-        held=len(held - {".gitattributes"}),
-        removed=sorted({name for kind in _OF_A_MODEL for name in fnmatch.filter(earlier, kind)}),
-        licence=licence,
-        base_licence=base,
-    )
+        account, full, info is not None, head, private, sizes, len(held - {".gitattributes"}),
+        sorted(removed), licence, base,
+    )  # fmt: skip
     return _with_demo(plan, request.hardware, hub) if request.demo else plan, files
 
 
@@ -354,18 +349,13 @@ def _upload(
         hub.beat = bytes_sent
         if not plan.exists:
             tell(Phase.CREATE_REPOSITORY, 0)
-            hub.change(
-                _("Creating {full}", full=plan.full),
-                lambda: hub.api.create_repo(plan.full, private=plan.private),
-                lambda: hub.exists(plan.full),
-            )
+            create = partial(hub.api.create_repo, plan.full, private=plan.private)
+            exists = partial(hub.exists, plan.full)
+            hub.change(_("Creating {full}", full=plan.full), create, exists)
         tell(Phase.UPLOAD, 0)
-        hub.call(
-            _("Sending the files to {full}", full=plan.full),
-            lambda: hub.api.preupload_lfs_files(
-                plan.full, operations, free_memory=False, num_threads=1
-            ),
-        )
+        upload = partial(hub.api.preupload_lfs_files, plan.full, operations)
+        action = _("Sending the files to {full}", full=plan.full)
+        hub.call(action, partial(upload, free_memory=False, num_threads=1))
         tell(Phase.COMMIT, plan.size)
         hub.check_stopped()  # the last moment: a commit cannot be taken back
         operations += map(CommitOperationDelete, plan.removed)  # the files of an earlier model
@@ -398,14 +388,11 @@ def verify_push(
     hub.beat = time.monotonic  # a download has the client's own time limits
     try:
         with tempfile.TemporaryDirectory(prefix="finetune-verify-") as folder:
-            hub.call(
-                _("Loading {full} back", full=plan.full),
-                lambda: snapshot_download(
-                    plan.full, revision=commit, local_dir=folder, cache_dir=f"{folder}/.cache",
-                    token=hub.api.token, max_workers=2, endpoint=hub.api.endpoint,
-                ),
-                stoppable=False,
+            fetch = partial(
+                snapshot_download, plan.full, revision=commit, local_dir=folder, max_workers=2,
+                cache_dir=f"{folder}/.cache", token=hub.api.token, endpoint=hub.api.endpoint,
             )  # fmt: skip
+            hub.call(_("Loading {full} back", full=plan.full), fetch, stoppable=False)
             logits = score(Path(folder))
     except FinetuneError as error:
         return Verification(0, 0.0, _("It could not be loaded back. {error}", error=error.text))
@@ -425,12 +412,9 @@ def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
 
     Source of the front matter: https://huggingface.co/docs/hub/spaces-config-reference
     """
+    examples = [list(pair[: 1 + paired]) for pair in model_card.EXAMPLES]
     sentences = ["sentence1", "sentence2"][: 1 + paired]
-    config = {
-        "model": model,
-        "sentences": sentences,
-        "examples": [list(pair[: len(sentences)]) for pair in model_card.EXAMPLES],
-    }
+    config = {"model": model, "sentences": sentences, "examples": examples}
     name = model.split("/")[-1]
     card = SpaceCardData(
         title=f"{name} demo", emoji="🎛️", colorFrom="indigo", colorTo="gray", sdk="gradio",
