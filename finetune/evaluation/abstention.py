@@ -131,7 +131,7 @@ def answer_when_sure(
         study = run.about().study
         trials = RunStore(run.folder.parent).runs() if study else []
         runs = [trial for trial in trials if trial.about().study == study] or [run]
-        candidates = sum(len(picking.run_candidates(each, each.state())) for each in runs)
+        candidates = sum(len(picking.run_candidates(each)) for each in runs)
     evaluation = report.evaluate_run(run, summary, split)
     return measure(evaluation, error, confidence, per_class, split, max(1, candidates))
 

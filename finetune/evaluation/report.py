@@ -99,7 +99,7 @@ class KeptAnswers:
     @cached_property
     def picking(self) -> Picking | None:
         """The selection bias of its scores."""
-        return picking.run_picking(self.run, self.run.state())
+        return picking.run_picking(self.run)
 
     @cached_property
     def shared(self) -> SharedRows | None:
@@ -180,7 +180,7 @@ def _evaluate(
     error_score, never_right = _label_error_scores(run, scored, other_steps, target, rule)
     picked, order, folds = None, None, 0
     if split == "validation":
-        picked, folds = picking.run_picking(run, run.state()), len(cross_validation.read_folds(run))
+        picked, folds = picking.run_picking(run), len(cross_validation.read_folds(run))
         order = _order_consistency(run, scored, target, rule, metrics)
     analysis = Analysis(
         step=scored.step,

@@ -44,7 +44,7 @@ from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
-from finetune.runs.summary import ENDED, RunSummary
+from finetune.runs.summary import ENDED
 
 # Models are equal if no logit differs by more. Equal weights give differences of some 1e-8 if other
 # layers or threads add in another order; different weights give larger ones.
@@ -154,15 +154,14 @@ def suggested_name(run: Run) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", text).strip("-.")[:96]
 
 
-def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
+def plan_push(run: Run, request: PushRequest, token: str | None) -> PushPlan:
     """Plan a push without changing anything; PublishError if it is not possible."""
-    return prepare_push(run, summary, request, HubClient(token))[0]
+    return prepare_push(run, request, HubClient(token))[0]
 
 
-def prepare_push(
-    run: Run, summary: RunSummary, request: PushRequest, hub: HubClient
-) -> tuple[PushPlan, Files]:
+def prepare_push(run: Run, request: PushRequest, hub: HubClient) -> tuple[PushPlan, Files]:
     """Plan a push as `plan_push` does; returns also the files to send."""
+    summary = run.state()
     if not run.has_model():
         raise PublishError("This run has no saved model.", "Train it until the first evaluation.")
     if summary.status not in ENDED:
@@ -246,7 +245,6 @@ def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]
 
 def push_run(
     run: Run,
-    summary: RunSummary,
     request: PushRequest,
     token: str | None,
     report: Callable[[PushProgress], None] = lambda progress: None,
@@ -267,7 +265,7 @@ def push_run(
         PublishError: for any other reason.
     """
     hub = HubClient(token, stopped)
-    plan, model_files = prepare_push(run, summary, request, hub)
+    plan, model_files = prepare_push(run, request, hub)
     if plan.billed and plan.price not in approved:
         raise PublishError(
             "The demo Space would be billed: {hardware}. Nothing was sent.",
@@ -280,8 +278,8 @@ def push_run(
             "Press Check to see what a push changes in it, and push then; or choose another name.",
             full=plan.full,
         )
-    length = checkpoints.length_of(run.folder)
-    score = partial(score_model, paired=summary.paired, max_length=length)
+    paired, length = run.state().paired, checkpoints.length_of(run.folder)
+    score = partial(score_model, paired=paired, max_length=length)
     logits = score(run.best)  # a damaged model is not sent
     commit = _upload(hub, plan, model_files, report)
     progress = PushProgress(Phase.VERIFY, plan.size, plan.size, plan.full)
@@ -293,7 +291,7 @@ def push_run(
     if stopped():
         return replace(pushed, demo_problem=_("You cancelled before it was made."))
     report(replace(progress, phase=Phase.CREATE_DEMO))
-    files = demo_files(plan.full, summary.paired, plan.licence)
+    files = demo_files(plan.full, paired, plan.licence)
     additions = [CommitOperationAdd(path, content.encode()) for path, content in files.items()]
     action = _("Sending the demo to {demo}", demo=plan.demo)
     try:
