@@ -459,10 +459,8 @@ def push_to_hub(
     Returns:
         `url`, `commit`, and the result of loading the model back.
     """
-    run = as_run(run)
-    summary = run.state()
     request = publish.PushRequest(repository, private, update=update)
-    return publish.push_run(run, summary, request, token or client.stored_token())
+    return publish.push_run(as_run(run), request, token or client.stored_token())
 
 
 def list_models() -> list[CachedModel]:

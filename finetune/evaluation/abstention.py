@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,15 +126,14 @@ def answer_when_sure(
             "Open it first, or use the validation rows.",
             id=run.id,
         )
-    study = run.about().study if split == "validation" else ""
-    trials = RunStore(run.folder.parent).runs() if study else []
-    runs = [trial for trial in trials if trial.about().study == study] or [run]
-    candidates = sum(len(picking.run_candidates(each, each.state())) for each in runs)
+    candidates = 0
+    if split == "validation":
+        study = run.about().study
+        trials = RunStore(run.folder.parent).runs() if study else []
+        runs = [trial for trial in trials if trial.about().study == study] or [run]
+        candidates = sum(len(picking.run_candidates(each)) for each in runs)
     evaluation = report.evaluate_run(run, summary, split)
-    return measure(
-        evaluation, error, confidence, per_class, split,
-        max(1, candidates) if split == "validation" else 1,
-    )  # fmt: skip
+    return measure(evaluation, error, confidence, per_class, split, max(1, candidates))
 
 
 def measure(
@@ -159,17 +157,19 @@ def measure(
             "A bound of each class is for rows of one class.", "Ask for one of all answers."
         )
     sure, right, shared = evaluation.confidence, evaluation.right, evaluation.shared
-    rows = len(right)
-    delta = (1 - confidence) / candidates
-    members = [np.ones(rows, bool)]
+    rows, delta, members = len(right), (1 - confidence) / candidates, [np.ones(len(right), bool)]
     if per_class:
         delta /= target.size
         members = [evaluation.answers == index for index in range(target.size)]
-    parts = [
-        rows_worth(right[own], shared and shared.of(own)) / max(1, own.sum()) for own in members
-    ]
-    each = [(sure[own], right[own], error, delta, p) for own, p in zip(members, parts, strict=True)]
-    found = [sure_threshold(*arguments) for arguments in each]
+    groups = []
+    for member in members:
+        part = rows_worth(right[member], shared and shared.of(member)) / max(1, member.sum())
+        groups.append((sure[member], right[member], part))
+
+    def thresholds(level: float) -> list[SureThreshold | None]:
+        return [sure_threshold(own, hits, level, delta, part) for own, hits, part in groups]
+
+    found = thresholds(error)
     kept = [threshold for threshold in found if threshold is not None]
     rule, needed, possible = None, [], None
     if kept:
@@ -179,23 +179,17 @@ def measure(
             tuple((name, own.above) for name, own in names if own is not None),
             rows, sum(own.answered for own in kept), split,
         )  # fmt: skip
-    if rule is None:
-        for own, arguments in zip(members, each, strict=True):
-            count = rows_needed(*arguments)
-            needed += [round(count * rows / own.sum())] if count else []
-        levels = [level for level in ERRORS if level > error]
-        possible = next((one for one in levels if _is_possible(each, one)), None)
+    else:
+        for own, hits, part in groups:
+            count = rows_needed(own, hits, error, delta, part)
+            needed += [round(count * rows / len(own))] if count else []
+        levels = (level for level in ERRORS if level > error)
+        possible = next((level for level in levels if any(thresholds(level))), None)
     worth = rows_worth(right, shared)
     return Abstention(
         error, confidence, rule, rows, worth, candidates,
         min(needed, default=None), possible, abstention_curve(sure, right, delta, worth / rows),
     )  # fmt: skip
-
-
-def _is_possible(each: Sequence[tuple[Any, ...]], error: float) -> bool:
-    return any(
-        sure_threshold(sure, right, error, delta, part) for sure, right, _, delta, part in each
-    )
 
 
 @dataclass(frozen=True)

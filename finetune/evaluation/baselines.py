@@ -79,10 +79,9 @@ def measure_baselines(
         stop: asked between two batches; the baselines measured by then are returned.
         metrics: those that answers suffice for are measured; the task's own by default.
     """
-    paired = "sentence2" in pairs.splits["train"].column_names
-    compared = paired and task_of(pairs.target).uses_similarity(pairs.target)
+    paired, task = "sentence2" in pairs.splits["train"].column_names, task_of(pairs.target)
     folder = None
-    if compared:
+    if paired and task.uses_similarity(pairs.target):
         with contextlib.suppress(FinetuneError):
             folder = checkpoint_files.fetch(checkpoint)
     baselines = {TFIDF: measure_tfidf(pairs, metrics)}
@@ -96,34 +95,27 @@ def measure_baselines(
         weights = [path.stat().st_mtime_ns for path in sorted(folder.glob("*.safetensors"))]
         key = (COSINE, MOST_TUNED, MOST_ENCODED, str(folder), weights, max_length)
 
-        def measure() -> dict[str, float]:
-            train = draw(pairs.splits["train"], MOST_TUNED)
-            validation = draw(pairs.splits["validation"], MOST_ENCODED)
+        def answer(train: Texts, validation: Texts) -> Targets:
             first, second = train.first + validation.first, train.second + validation.second
             similarities = cosine_similarity(folder, first, second, max_length, half, go_on)
             tuned_on, similarity = np.split(similarities, [len(train.targets)])
-            answers = task_of(pairs.target).by_similarity(
-                tuned_on, train.targets, similarity, pairs.target
-            )
-            return _scores(answers, validation.targets, pairs, metrics)
+            return task.by_similarity(tuned_on, train.targets, similarity, pairs.target)
 
         with contextlib.suppress(EncodingStopped):
-            baselines[COSINE] = _measured_once(pairs, key, measure, metrics)
+            most = MOST_TUNED, MOST_ENCODED
+            baselines[COSINE] = _measured_once(pairs, key, most, answer, metrics)
     return {name: scores for name, scores in baselines.items() if scores}
 
 
 def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = ()) -> dict[str, float]:
     """Return the scores of TF-IDF; empty if no text has a word. Takes seconds and no torch."""
 
-    def measure() -> dict[str, float]:
-        train, validation = (draw(pairs.splits[name], MOST) for name in ("train", "validation"))
-        try:
-            answers = predict_by_tfidf(train, validation, pairs.target)
-        except ValueError:  # the vocabulary is empty
-            return {}
-        return _scores(answers, validation.targets, pairs, metrics)
+    def answer(train: Texts, validation: Texts) -> Targets | None:
+        with contextlib.suppress(ValueError):  # the vocabulary is empty
+            return predict_by_tfidf(train, validation, pairs.target)
+        return None
 
-    return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), measure, metrics)
+    return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), (MOST, MOST), answer, metrics)
 
 
 def why_no_training(baselines: Mapping[str, Mapping[str, float]], task: Task, classes: int) -> str:
@@ -153,25 +145,25 @@ def why_no_training(baselines: Mapping[str, Mapping[str, float]], task: Task, cl
 
 
 def _measured_once(
-    pairs: Pairs, key: tuple[object, ...], measure: Callable[[], dict[str, float]],
-    metrics: Sequence[Metric],
+    pairs: Pairs, key: tuple[object, ...], most: tuple[int, int],
+    answer: Callable[[Texts, Texts], Targets | None], metrics: Sequence[Metric],
 ) -> dict[str, float]:  # fmt: skip
-    """Return the scores kept under a key of the rows and labels, measuring them if needed."""
-    added = [metric.name for metric in metrics if metric not in task_of(pairs.target).metrics]
+    """Return the scores kept under a key of the rows and labels, measuring them if needed. `answer`
+    gets so many pairs of train and validation at most, and answers the latter."""
+    task, target = task_of(pairs.target), pairs.target
+    added = [metric.name for metric in metrics if metric not in task.metrics]
     values = json.dumps([_VERSION, pairs.fingerprint, *key, *added])
-    name = f"baseline-{hashlib.sha256(values.encode()).hexdigest()[:24]}.json"
-    scores = disk.read_json(pairs.folder / name)
-    if not scores and (scores := measure()):
-        disk.write_atomically(pairs.folder / name, json.dumps(scores))
+    file = pairs.folder / f"baseline-{hashlib.sha256(values.encode()).hexdigest()[:24]}.json"
+    if scores := disk.read_json(file):
+        return scores
+    splits = pairs.splits
+    train, validation = draw(splits["train"], most[0]), draw(splits["validation"], most[1])
+    if (answers := answer(train, validation)) is None:
+        return {}
+    scores = task.scores(answers, validation.targets, target, metrics or task.metrics)
+    scores["examples"] = float(len(validation.targets))
+    disk.write_atomically(file, json.dumps(scores))
     return scores
-
-
-def _scores(
-    answers: Targets, truth: Targets, pairs: Pairs, metrics: Sequence[Metric]
-) -> dict[str, float]:
-    task = task_of(pairs.target)
-    scores = task.scores(answers, truth, pairs.target, metrics or task.metrics)
-    return {**scores, "examples": float(len(truth))}
 
 
 def draw(split: Dataset, most: int) -> Texts:

@@ -73,12 +73,11 @@ def gather(run: Run, others: Iterable[Run]) -> None:
     if read_folds(run):
         return
     config, group = run.config(), run.about().group
-    members = {
+    ended = {
         other.config().fold: other
         for other in others
-        if group and other.about().group == group and other.config().fold
+        if group and other.about().group == group and other.state().status == "finished"
     }
-    ended = {n: each for n, each in members.items() if each.state().status == "finished"}
     numbers = range(1, config.folds + 1)
     if missing := [str(number) for number in numbers if number not in ended]:
         raise DataError(
@@ -138,8 +137,8 @@ def out_of_fold(run: Run, target: Target, hashes: Integers) -> SavedLogits:
     answers = saved_predictions.read_logits(run, _BEFORE, target)
     table = saved_predictions.read_examples(run, labels=answers.labels)
     if table is not None:
-        first, *second = saved_predictions.sentences_of(table)
-        if not np.array_equal(pair_index.pair_hashes(first, second[0] if second else None), hashes):
+        kept = pair_index.pair_hashes(*saved_predictions.sentences_of(table))
+        if not np.array_equal(kept, hashes):
             raise DataError("The data has changed since the folds were trained.", _ANEW)
     return answers
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from finetune.evaluation import report
 from finetune.evaluation.report import RunEvaluation
 from finetune.runs.run import Run
-from finetune.runs.summary import RunSummary
 from finetune.tasks.base import one_stratum
 from finetune.tasks.registry import task_of
 
@@ -89,25 +88,19 @@ def example_rows(study: RunEvaluation, rows: Sequence[int]) -> list[ExampleRow]:
         texts = study.table.take(pa.array(rows, pa.int64())).to_pylist()
     return [
         ExampleRow(
-            row=int(row),
-            sentence1=text.get("sentence1", ""),
-            sentence2=text.get("sentence2", ""),
-            label=label,
-            answer=answer,
+            int(row), text.get("sentence1", ""), text.get("sentence2", ""), label, answer,
             error=float(study.errors[row]),
             confidence=float(study.confidence[row]),
             words=int(traits.words[row]) if traits else 0,
             overlap=float(traits.overlap[row]) if traits and "sentence2" in text else None,
         )
         for row, text, label, answer in zip(rows, texts, *spelled, strict=True)
-    ]
+    ]  # fmt: skip
 
 
-def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPair]:
+def sample_pairs(run: Run, most: int = 4) -> list[SampledPair]:
     """Sample validation pairs of as many classes as possible, right and wrong ones; none if they
-    were not kept."""
-    if summary.best is None or summary.prepared is None:
-        return []
+    were not kept. Raises a StoreError as `kept_answers` does."""
     kept = report.kept_answers(run)
     if kept.table is None:
         return []
@@ -121,13 +114,9 @@ def sample_pairs(run: Run, summary: RunSummary, most: int = 4) -> list[SampledPa
         taken[kind] += 1
     rows = [row for _, _, row in sorted(ranked)[:most]]
     labels = task.spell(kept.truth[rows], target)
+    shown = [right[row] if task.has_right else None for row in rows]
     texts = kept.table.take(pa.array(rows, pa.int64())).to_pylist()
     return [
-        SampledPair(
-            text["sentence1"],
-            text.get("sentence2", ""),
-            label,
-            right[row] if task.has_right else None,
-        )
-        for row, text, label in zip(rows, texts, labels, strict=True)
+        SampledPair(text["sentence1"], text.get("sentence2", ""), label, is_right)
+        for text, label, is_right in zip(texts, labels, shown, strict=True)
     ]

@@ -74,6 +74,11 @@ class Estimate:
     high: float
     before: float
 
+    @classmethod
+    def beside(cls, before: float, found: Interval) -> Estimate:
+        """Set an interval beside the reference's value."""
+        return cls(found.value, found.low, found.high, float(before))
+
 
 @dataclass(frozen=True)
 class Monitoring:
@@ -101,10 +106,10 @@ class Labelled:
 
 def sentence(judged: Monitoring) -> str:
     """Say in a sentence whether the model still holds."""
-    differs = [WHAT[one.of] for one in judged.changes if one.changed]
-    what: str = differs[0] if differs else ""
-    for one in differs[1:]:
-        what = _("{first}, {second}", first=what, second=one)
+    differs: list[str] = [WHAT[one.of] for one in judged.changes if one.changed]
+    what = ""
+    for one in differs:
+        what = _("{first}, {second}", first=what, second=one) if what else one
     if judged.verdict == "train anew":
         if judged.labelled:
             return _(
@@ -122,16 +127,11 @@ def sentence(judged: Monitoring) -> str:
     return _("As before: nothing that was tested differs from the validation rows.")
 
 
-def estimate(interval: Interval, before: float) -> Estimate:
-    """Set an interval beside the reference's value."""
-    return Estimate(interval.value, interval.low, interval.high, float(before))
-
-
 def class_estimates(reference: Reference, intervals: list[Interval]) -> dict[str, Estimate]:
     """Set the shares of the classes beside those of the reference."""
     rows = np.array(reference.confusion).sum(axis=1)
-    before = zip(reference.names, intervals, rows / rows.sum(), strict=True)
-    return {name: estimate(interval, share) for name, interval, share in before}
+    estimates = map(Estimate.beside, rows / rows.sum(), intervals)
+    return dict(zip(reference.names, estimates, strict=True))
 
 
 def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = None) -> Monitoring:
@@ -145,23 +145,19 @@ def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = No
     names = sorted({*before.answers, *file.answers}, key=lambda name: (len(name), name))
     if not reference.names:
         names.sort(key=int)
-    pairs = {
-        "answers": [[counts.answers.get(n, 0) for n in names] for counts in (before, file)],
-        "confidence": [before.confidence, file.confidence],
-        "lengths": [before.lengths, file.lengths],
-        "unknown": [before.unknown, file.unknown],
-    }
 
     def parts(of: str) -> tuple[float, float]:
         return before.parts.get(of, 1.0), file.parts.get(of, 1.0)
 
-    tests = {
-        of: label_free.counts_test(
-            np.array(first), np.array(second), of != "answers" or not reference.names, parts(of)
-        )
-        for of, (first, second) in pairs.items()
-        if first and second
-    }
+    tests = {}
+    for of in ("answers", "confidence", "lengths", "unknown"):
+        cells, ordered = [getattr(counts, of) for counts in (before, file)], True
+        if of == "answers":
+            cells = [[rows.get(name, 0) for name in names] for rows in cells]
+            ordered = not reference.names
+        if all(cells):
+            first, second = map(np.array, cells)
+            tests[of] = label_free.counts_test(first, second, ordered, parts(of))
     if file.words:
         tests["words"] = TwoSample(*file.words)
     rejected = label_free.holm([test.p for test in tests.values()])
@@ -175,14 +171,14 @@ def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = No
         right = np.array(reference.right)
         worth = before.parts.get("right", 1.0), file.parts.get("confidence", 1.0)
         found, change = label_free.estimated_accuracy(right, np.array(file.confidence), worth)
-        accuracy = estimate(found, right[1].sum() / right.sum())
+        accuracy = Estimate.beside(right[1].sum() / right.sum(), found)
         if any(rejected) and change.high < 0:
             verdict = "train anew"
     if reference.confusion:
         confusion = np.array(reference.confusion)
         answers = np.array([file.answers.get(name, 0) for name in reference.names])
-        known = label_free.estimated_shares(confusion, answers, parts("answers"))
-        shares = class_estimates(reference, known) if known else None
+        if known := label_free.estimated_shares(confusion, answers, parts("answers")):
+            shares = class_estimates(reference, known)
     judged = Monitoring(verdict, file.rows, before.rows, changes, accuracy, shares)
     return with_labels(judged, reference, file, labelled) if labelled else judged
 
@@ -223,6 +219,6 @@ def with_labels(
         verdict = "train anew"
     return replace(
         judged, verdict=verdict, labelled=len(labels),
-        measured=estimate(accuracy, before.value),
+        measured=Estimate.beside(before.value, accuracy),
         measured_shares=class_estimates(reference, found) if found else None,
     )  # fmt: skip

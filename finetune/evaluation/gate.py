@@ -144,12 +144,10 @@ def judge(
     gain = compared.difference[deciding.name]
     gain = gain if deciding.greater_is_better else -gain
     scores = [task.scores(answers, truth, target, metrics) for answers in (new, old)]
-    found_slices: list[SliceChange] = []
+    found: list[SliceChange] = []
     if rows.sentences is not None:
-        traits = slices.pair_traits(*rows.sentences)
-        found_slices = slices.compare_slices(
-            traits, truth, before, after, target.names, task.has_right, shared
-        )
+        traits, names = slices.pair_traits(*rows.sentences), target.names
+        found = slices.compare_slices(traits, truth, before, after, names, task.has_right, shared)
     counted = shared_rows.note(len(truth), compared.worth)
     judged = replace(
         empty,
@@ -164,7 +162,7 @@ def judge(
         lost_at_most=intervals.highest_share(before < after, shared),
         lost_rows=_most_changed(rows, new, old, after - before),
         gained_rows=_most_changed(rows, new, old, before - after),
-        slices=found_slices,
+        slices=found,
     )
     if empty.reasons:
         return judged
@@ -173,8 +171,7 @@ def judge(
     def lowest(times: float) -> float:
         """The lower end of the gain if there were so many times as many rows like these."""
         more = task.difference(new, old, truth, target, [deciding], shared, times)
-        plain = more[deciding.name]
-        plain = plain if deciding.greater_is_better else -plain
+        plain = more[deciding.name] if deciding.greater_is_better else -more[deciding.name]
         return gain.value - (plain.value - plain.low)
 
     tells = best > 0 or not deciding.greater_is_better
@@ -190,14 +187,12 @@ def _most_changed(
     found = found[np.argsort(-worse[found], kind="stable")][:_LISTED]
     task, target = task_of(rows.target), rows.target
     spelled = (task.spell(values[found], target) for values in (rows.truth, old, new))
-    first, second = [*(rows.sentences or []), None, None][:2]
+    nothing = [""] * len(rows.truth)
+    first, second = [*(rows.sentences or []), nothing, nothing][:2]
     return [
-        ChangedAnswer(
-            int(rows.numbers[row]), first[row] if first else "", second[row] if second else "",
-            *texts,
-        )
+        ChangedAnswer(int(rows.numbers[row]), first[row], second[row], *texts)
         for row, *texts in zip(found.tolist(), *spelled, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _decide(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +32,8 @@ from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import PREDICTION, ShownRow, shortened
 from finetune.metrics import classification, label_free
 from finetune.metrics.calibration import Logits
-from finetune.metrics.shared_rows import SharedRows, rows_worth
+from finetune.metrics.label_free import CONFIDENCE_BINS
+from finetune.metrics.shared_rows import rows_worth
 from finetune.runs import pair_index
 from finetune.runs.run import Run
 from finetune.tasks.base import PredictOptions, Target, Targets
@@ -58,8 +60,7 @@ class SampledRow(NamedTuple):
 
     order: float  # random
     number: int  # in the file, from 0
-    first: str
-    second: str | None
+    sentences: list[str]  # one or two
 
 
 class Sample:
@@ -70,7 +71,8 @@ class Sample:
     """
 
     def __init__(self, run: Run, seen: Sequence[str] = pair_index.SPLITS) -> None:
-        self._index, self._splits = pair_index.read_pair_index(run), seen
+        index = pair_index.read_pair_index(run)
+        self._seen = [partial(index.among, split) for split in seen] if index else []
         self._draw, self._read = np.random.default_rng(0), 0
         self._rows: list[SampledRow] = []
 
@@ -78,29 +80,22 @@ class Sample:
         """Take in the next rows of a file."""
         numbers = [at for at, (_, error) in enumerate(window.rows, self._read) if not error]
         self._read += len(window.rows)
-        self.add_texts(window.first, window.second, numbers)
+        self.add_texts([window.first, *([window.second] if window.second else [])], numbers)
 
-    def add_texts(
-        self, first: Sequence[str], second: Sequence[str] | None, numbers: Sequence[int]
-    ) -> None:
-        """Take in rows that can be answered."""
+    def add_texts(self, columns: Sequence[Sequence[str]], numbers: Sequence[int]) -> None:
+        """Take in rows that can be answered: their first, and perhaps second sentences."""
         last = self._rows[-1].order if len(self._rows) == MOST else 1.0
-        order = self._draw.random(len(first))
+        order = self._draw.random(len(numbers))
         drawn = np.flatnonzero(order < last)
         at = drawn.tolist()
-        hashes = pair_index.pair_hashes(
-            [first[row] for row in at], [second[row] for row in at] if second else None
-        )
-        for split in self._splits if self._index else ():
-            new = ~self._index.among(split, hashes) if self._index else np.ones(len(hashes), bool)
+        hashes = pair_index.pair_hashes(*([column[row] for row in at] for column in columns))
+        for among in self._seen:
+            new = ~among(hashes)
             drawn, hashes = drawn[new], hashes[new]
         self._rows += [
-            SampledRow(
-                float(order[at]), numbers[at], first[at][:_CHARACTERS],
-                second[at][:_CHARACTERS] if second else None,
-            )
+            SampledRow(float(order[at]), numbers[at], [each[at][:_CHARACTERS] for each in columns])
             for at in drawn.tolist()
-        ]  # fmt: skip
+        ]
         self._rows = sorted(self._rows, key=lambda row: row.order)[:MOST]
 
     def rows(self) -> list[SampledRow]:
@@ -115,17 +110,16 @@ def sharing_none(rows: Sequence[SampledRow]) -> list[SampledRow]:
     seen: set[int] = set()
     kept = []
     for row in rows:
-        hashes = {text_hashes.text_hash(text) for text in (row.first, row.second) if text}
+        hashes = {text_hashes.text_hash(text) for text in row.sentences if text}
         if seen.isdisjoint(hashes):
             kept.append(row)
             seen |= hashes
     return kept
 
 
-def shared_rows(rows: Sequence[SampledRow]) -> SharedRows:
-    """Find the rows that share a sentence."""
-    second = [row.second for row in rows]
-    return text_hashes.shared_rows([row.first for row in rows], second if second[0] else None)
+def sentences_of(rows: Sequence[SampledRow]) -> list[list[str]]:
+    """Return the sentences of rows, a list for each column."""
+    return [[*column] for column in zip(*(row.sentences for row in rows), strict=True)]
 
 
 def check_enough(rows: Sequence[SampledRow]) -> None:
@@ -152,9 +146,8 @@ class Monitor:
             self._tokenizer = files.load(AutoTokenizer)
         table = saved_predictions.kept_examples(run)
         by_folds = bool(cross_validation.read_folds(run))
-        sample, columns = Sample(run, [] if by_folds else ["train"]), table.to_pydict()
-        first, second = columns["sentence1"], columns.get("sentence2")
-        sample.add_texts(first, second, range(len(first)))
+        sample = Sample(run, [] if by_folds else ["train"])
+        sample.add_texts(saved_predictions.sentences_of(table), range(table.num_rows))
         self._rows = sample.rows()
         if len(self._rows) < FEWEST:
             raise DataError(
@@ -166,24 +159,25 @@ class Monitor:
         values, confidence = (
             self._answers_of_folds(numbers) if by_folds else self.answer(self._rows)
         )
-        bins, size = label_free.CONFIDENCE_BINS, self.target.size
-        right, confusion, right_part = np.zeros((0, bins), int), np.zeros((0, 0), int), 1.0
+        counts, right, confusion = self._count(self._rows, values, confidence), [], []
         if self._task.has_right and confidence is not None:
             correct = self._task.right(values, truth)
-            right_part = rows_worth(correct, shared_rows(self._rows)) / len(correct)
+            shared = text_hashes.shared_rows(*sentences_of(self._rows))
+            part = rows_worth(correct, shared) / len(correct)
+            counts.parts.update({"right": part} if part < 1 else {})
             sides = (confidence[~correct], confidence[correct])
-            right = np.stack([np.bincount(side, minlength=bins) for side in sides])
+            right = [_binned(side, CONFIDENCE_BINS) for side in sides]
         if self._task.choices(self.target):
-            confusion = classification.confusion_matrix(truth, values, size)
-        counts, names = self._count(self._rows, values, confidence), [*self.target.names]
-        counts.parts.update({"right": right_part} if right_part < 1 else {})
-        self.reference = Reference(counts, right.tolist(), confusion.tolist(), names)
+            size = self.target.size
+            confusion = classification.confusion_matrix(truth, values, size).tolist()
+        self.reference = Reference(counts, right, confusion, [*self.target.names])
 
     def answer(self, rows: Sequence[SampledRow]) -> tuple[Targets, NDArray[np.int64] | None]:
         """Return the answers to rows, and the bins of their confidence."""
-        first, both = [row.first for row in rows], self._options.both_orders
-        second = [row.second or "" for row in rows] if rows[0].second is not None else None
-        return self._judged(*self._scorer.scores_of_orders(first, second, both))
+        first, *second = sentences_of(rows)
+        both = self._options.both_orders
+        logits = self._scorer.scores_of_orders(first, second[0] if second else None, both)
+        return self._judged(*logits)
 
     def _answers_of_folds(
         self, numbers: NDArray[np.int64]
@@ -216,24 +210,16 @@ class Monitor:
     def _count(
         self, rows: Sequence[SampledRow], values: Targets, confidence: NDArray[np.int64] | None
     ) -> Aggregates:
-        sentences = [[row.first for row in rows]]
-        if rows[0].second is not None:
-            sentences.append([row.second or "" for row in rows])
+        sentences = sentences_of(rows)
         ids = self._tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
         lengths = np.array([len(one) for one in ids]) // LENGTH_STEP
-        unknown = self._tokenizer.unk_token_id
-        with_unknown = np.array([unknown in one for one in ids])
-        spelled = self.spell(values)
-        bins, sure = label_free.CONFIDENCE_BINS, []
-        if confidence is not None:
-            sure = np.bincount(confidence, minlength=bins).tolist()
-        # Classes have no order; other answers are bins or sets.
-        answers = np.array(spelled)[:, None] == np.unique(spelled)
+        unknown, spelled = self._tokenizer.unk_token_id, self.spell(values)
         counted = {
-            "answers": answers, "confidence": confidence, "lengths": lengths,
-            "unknown": with_unknown,
+            # Classes have no order; other answers are bins or sets.
+            "answers": np.array(spelled)[:, None] == np.unique(spelled), "confidence": confidence,
+            "lengths": lengths, "unknown": np.array([unknown in one for one in ids]),
         }  # fmt: skip
-        shared = shared_rows(rows)
+        shared = text_hashes.shared_rows(*sentences)
         parts = {
             of: shared.worth(each) / len(rows) for of, each in counted.items() if each is not None
         }
@@ -241,11 +227,11 @@ class Monitor:
             model=f"{self.run.id} {self.run.best_step()}",
             rows=len(rows),
             answers=dict(Counter(spelled)),
-            confidence=sure,
-            lengths=np.bincount(lengths.clip(max=LENGTH_BINS - 1), minlength=LENGTH_BINS).tolist(),
-            unknown=[] if unknown is None else np.bincount(with_unknown, minlength=2).tolist(),
+            confidence=[] if confidence is None else _binned(confidence, CONFIDENCE_BINS),
+            lengths=_binned(lengths.clip(max=LENGTH_BINS - 1), LENGTH_BINS),
+            unknown=[] if unknown is None else _binned(counted["unknown"], 2),
             parts={of: part for of, part in parts.items() if part < 1},
-        )  # fmt: skip
+        )
 
     def count(self, rows: Sequence[SampledRow]) -> tuple[Aggregates, list[str], list[int]]:
         """Answer a sample of a file. Returns its counts, and each row's answer and confidence.
@@ -259,6 +245,11 @@ class Monitor:
         words = compare_words(*(sharing_none(each)[:_COMPARED] for each in (self._rows, rows)))
         bins = [0] * len(rows) if confidence is None else confidence.tolist()
         return replace(counts, words=words), self.spell(values), bins
+
+
+def _binned(values: NDArray[Any], bins: int) -> list[int]:
+    """Count the rows of each bin."""
+    return [int(rows) for rows in np.bincount(values, minlength=bins)]
 
 
 def read_counts(path: Path) -> Aggregates | None:
@@ -282,22 +273,20 @@ def check_counts(counts: Aggregates, reference: Reference) -> None:
         raise DataError(
             "The counts are of another model: {model}.", "Count the file again.", model=counts.model
         )
-    wrong = [] if counts.rows <= MOST else ["rows"]
-    for name in ("confidence", "lengths", "unknown"):
-        found, expected = getattr(counts, name), getattr(before, name)
-        if len(found) != len(expected) or (found and not _adds_up(found, counts.rows)):
-            wrong.append(name)
     known = {*(reference.names or map(str, range(-1, SCORE_BINS + 1)))}
     answers = {*counts.answers}
     if reference.names and not reference.confusion:  # several labels are joined
         known, answers = ({"", *", ".join(texts).split(", ")} for texts in (known, answers))
-    if not answers <= known or not _adds_up(counts.answers.values(), counts.rows):
-        wrong.append("answers")
-    if not all(0 < part <= 1 for part in counts.parts.values()):
-        wrong.append("parts")
-    if counts.words and not all(0 <= number <= 1 for number in counts.words):
-        wrong.append("words")
-    if wrong:
+    right = {
+        "rows": counts.rows <= MOST,
+        "answers": answers <= known and _adds_up(counts.answers.values(), counts.rows),
+        "parts": all(0 < part <= 1 for part in counts.parts.values()),
+        "words": all(0 <= number <= 1 for number in counts.words or ()),
+    }
+    for name in ("confidence", "lengths", "unknown"):
+        found, expected = getattr(counts, name), getattr(before, name)
+        right[name] = len(found) == len(expected) and (not found or _adds_up(found, counts.rows))
+    if wrong := [name for name, is_right in right.items() if not is_right]:
         raise _no_counts(wrong)
     if counts.rows < FEWEST:
         raise DataError(
@@ -327,10 +316,7 @@ def compare_words(
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    rows = [*reference, *file]
-    columns = [[row.first for row in rows]]
-    if rows[0].second is not None:
-        columns.append([row.second or "" for row in rows])
+    columns = sentences_of([*reference, *file])
     vectorizer = TfidfVectorizer(token_pattern=_WORD, sublinear_tf=True)
     try:
         vectorizer.fit([text for column in columns for text in column])
@@ -338,7 +324,7 @@ def compare_words(
         return None
     features = hstack([vectorizer.transform(column) for column in columns]).tocsr()
     similarity = (features @ features.T).toarray() / len(columns)
-    test = label_free.classifier_test(similarity, np.arange(len(rows)) >= len(reference))
+    test = label_free.classifier_test(similarity, np.arange(len(similarity)) >= len(reference))
     return test.distance, test.p
 
 
@@ -362,8 +348,8 @@ def look(
         for row, answer, confidence in zip(
             sharing_none(rows)[:TO_LABEL], answers, bins, strict=False
         ):
-            texts = {request.sentence1: row.first, request.sentence2: row.second}
-            cells = {name: text for name, text in texts.items() if name} | {PREDICTION: answer}
+            texts = zip((request.sentence1, request.sentence2), row.sentences, strict=False)
+            cells = {name: text for name, text in texts if name} | {PREDICTION: answer}
             shown = shortened(ShownRow(row=row.number, margin=None, unsure=False, cells=cells))
             to_label.append({**shown, "confidence": confidence})
     return {
@@ -404,8 +390,7 @@ def monitor_file(
     if labels is not None:
         read = files.read_labelled(labels, checked(labels), monitor.target, empty_is_none=False)
         sample = Sample(run)
-        first, *second = read.sentences
-        sample.add_texts(first, second[0] if second else None, range(len(first)))
+        sample.add_texts(read.sentences, range(len(read.truth)))
         rows = sharing_none(sample.rows())
         given = read.truth[[row.number for row in rows]]
         values, bins = monitor.answer(rows) if rows else (given, None)

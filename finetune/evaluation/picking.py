@@ -21,7 +21,6 @@ from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import rows_worth
 from finetune.runs.run import Run
-from finetune.runs.summary import RunSummary
 from finetune.tasks import comparison
 from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import deciding_metric, measured, task_of
@@ -60,9 +59,7 @@ class Picking:
         return {name: selection.lowered(scores[name], self.bias[name]) for name in changed}
 
 
-def run_picking(
-    run: Run, summary: RunSummary, others: Iterable[tuple[Run, RunSummary]] = ()
-) -> Picking | None:
+def run_picking(run: Run, others: Iterable[Run] = ()) -> Picking | None:
     """Return the selection bias of a run's kept model. None unless it was picked among several
     evaluations whose logits are saved.
 
@@ -70,11 +67,12 @@ def run_picking(
         others: runs that it was picked among if its model is the best of all, such as the trials
             of a search.
     """
+    summary, own = run.state(), run_candidates(run)
     best, prepared = summary.best, summary.prepared
     if best is None or prepared is None:
         return None
-    metric, own = deciding_metric(run.config(), summary.task), run_candidates(run, summary)
-    rest = [each for other in others if other[0].id != run.id for each in run_candidates(*other)]
+    metric = deciding_metric(run.config(), summary.task)
+    rest = [each for other in others if other.id != run.id for each in run_candidates(other)]
     top = max((each.score for each in own), default=0.0)
     is_best = all(each.score <= top for each in rest)
     candidates = own + rest if is_best else own
@@ -82,15 +80,16 @@ def run_picking(
     if not kept or len(candidates) < 2:
         return None
     metrics = tuple(measured(run.config(), prepared.target))
-    runs = {candidate.folder: Run(candidate.folder) for candidate in candidates}.values()
+    runs = map(Run, dict.fromkeys(candidate.folder for candidate in candidates))
     version = tuple(map(saved_predictions.files_version, runs))
     bias = _bias(kept[0], tuple(candidates), metric, prepared.target, metrics, version)
     return Picking(len(candidates), bias) if bias else None
 
 
-def run_candidates(run: Run, summary: RunSummary) -> list[Candidate]:
+def run_candidates(run: Run) -> list[Candidate]:
     """Return the evaluations of a run in order, from its first step on. None of a cross-validation:
     there nothing is picked."""
+    summary = run.state()
     if summary.prepared is None or run.config().folds:
         return []
     metric = deciding_metric(run.config(), summary.task)

@@ -7,12 +7,11 @@ examples. Only training pairs are read, so that the validation split chooses not
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,10 +104,9 @@ class ProbeReport:
         """Say which one to train first, or that the probe cannot tell."""
         probed = [one for one in self.candidates if one.score is not None]
         if self.stopped:
+            total = len(self.candidates)
             return _(
-                "Stopped: {n} of {total} checkpoints were compared.",
-                n=len(probed),
-                total=len(self.candidates),
+                "Stopped: {n} of {total} checkpoints were compared.", n=len(probed), total=total
             )
         best = [one for one in probed if one.may_be_best]
         if not probed:
@@ -120,10 +118,8 @@ class ProbeReport:
         fastest = min(best, key=lambda one: one.milliseconds)
         return _(
             "{n:,} rows do not tell which of these is the best: {names}. The fastest is {fastest}.",
-            names=some([one.title for one in best], 3),
-            n=self.pairs,
-            fastest=fastest.title,
-        )
+            names=some([one.title for one in best], 3), n=self.pairs, fastest=fastest.title,
+        )  # fmt: skip
 
     def to_json(self) -> str:
         return TypeAdapter(ProbeReport).dump_json(self).decode() + "\n"
@@ -160,9 +156,8 @@ def probe(
         raise DataError(
             "There are only {n} training rows.",
             "A probe needs {least}: train the checkpoint that suits your language.",
-            n=len(drawn.targets),
-            least=FEWEST,
-        )
+            n=len(drawn.targets), least=FEWEST,
+        )  # fmt: skip
     shared = text_hashes.shared_rows(drawn.first, drawn.second)
     strata = one_stratum(task.strata(drawn.targets))
     fold_of = selection.assign_folds(strata, FOLDS, shared.fold_groups(FOLDS))
@@ -188,19 +183,14 @@ def probe(
         except FinetuneError as error:
             probed = Probed(checkpoint, error.fact)
         found.append(probed)
-    words = cross_answers(
-        fold_of,
-        lambda own, others: baselines.predict_by_tfidf(drawn.of(others), drawn.of(own), target),
-    )
-    return ProbeReport(
-        rank(found, answers, drawn.targets, target, shared),
-        _interval(words, setting),
-        task.headline.name,
-        target.size,
-        rows,
-        time.monotonic() - began,
-        stopped,
-    )
+
+    def by_words(own: NDArray[np.bool_], others: NDArray[np.bool_]) -> Targets:
+        return baselines.predict_by_tfidf(drawn.of(others), drawn.of(own), target)
+
+    words = _interval(cross_answers(fold_of, by_words), setting)
+    ranked = rank(found, answers, drawn.targets, target, shared)
+    seconds = time.monotonic() - began
+    return ProbeReport(ranked, words, task.headline.name, target.size, rows, seconds, stopped)
 
 
 def cross_answers(
@@ -213,17 +203,14 @@ def cross_answers(
         fold_of: the fold of each example, shape (examples,).
         answer: gets the masks of a fold's own examples and of the others, and answers its own.
     """
-    answers: Any = None
+    folds = [fold_of == fold for fold in np.unique(fold_of)]
     try:
-        for fold in np.unique(fold_of):
-            own = fold_of == fold
-            given = answer(own, ~own)
-            if answers is None:
-                answers = np.zeros((len(fold_of), *given.shape[1:]), given.dtype)
-            answers[own] = given
+        given = np.concatenate([answer(own, ~own) for own in folds])
     except ValueError:  # no words, or one answer only
         return None
-    return np.asarray(answers)
+    answers = np.empty_like(given)
+    answers[np.concatenate([np.flatnonzero(own) for own in folds])] = given
+    return answers
 
 
 def join(first: Vectors, second: Vectors | None) -> Vectors:
@@ -257,18 +244,14 @@ def rank(
         answers: checkpoint -> its cross-validated answers, of the shape of `truth`.
         shared: which pairs share a sentence; by default none.
     """
-    task, probed = task_of(target), [one for one in found if one.score is not None]
+    metric, probed = task_of(target).headline, [one for one in found if one.score is not None]
+    kept = np.ones(len(probed), bool)
     if len(probed) > 1:
         each = np.stack([answers[one.checkpoint] for one in probed])
-        kept = comparison.may_be_best(each, truth, target, task.headline, shared)
-    else:
-        kept = np.ones(len(probed), bool)
+        kept = comparison.may_be_best(each, truth, target, metric, shared)
     marked = [replace(one, may_be_best=bool(best)) for one, best in zip(probed, kept, strict=True)]
-
-    def order(one: Probed) -> float:
-        return -task.headline.rank(one.score.value) if one.score is not None else math.inf
-
-    return sorted([*marked, *(one for one in found if one.score is None)], key=order)
+    marked.sort(key=lambda one: -metric.rank(one.score.value) if one.score else 0.0)
+    return [*marked, *(one for one in found if one.score is None)]
 
 
 def _probe_one(
@@ -346,7 +329,6 @@ def _answers(vectors: list[Vectors], setting: _Setting) -> tuple[Targets, Target
 def _interval(answers: Targets | None, setting: _Setting) -> Interval | None:
     if answers is None:
         return None
-    target, truth = setting.target, setting.drawn.targets
-    task, metrics = task_of(target), [task_of(target).headline]
-    (interval,) = task.intervals(answers, truth, target, metrics, setting.shared).values()
-    return interval
+    task, truth = task_of(setting.target), setting.drawn.targets
+    found = task.intervals(answers, truth, setting.target, [task.headline], setting.shared)
+    return found[task.headline.name]

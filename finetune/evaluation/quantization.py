@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import cast, get_args
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from finetune import disk, text_hashes
+from finetune import disk
 from finetune.data import checkpoints
 from finetune.environment import devices
 from finetune.evaluation import saved_predictions, test_set
@@ -25,14 +27,12 @@ from finetune.inference.quantized import Kind, QuantizationReport
 from finetune.inference.scorer import Scorer
 from finetune.metrics import intervals
 from finetune.runs.run import Run
-from finetune.tasks import comparison
-from finetune.tasks.base import DecisionRule, Target
+from finetune.tasks.comparison import misses
 from finetune.tasks.registry import task_of
 
 _SCORED, _TIMED, _CALIBRATING = 2000, 128, 128  # validation pairs
 _ROUNDS, _SECONDS = 8, 40.0  # of timing at least, and at most if undecided by then
 _SURE = 0.01  # the p of the sign test
-_Rows = list[tuple[str, str | None]]
 Rounds = Sequence[tuple[float, float]]  # seconds of the model as it is, and in int8
 
 
@@ -55,12 +55,10 @@ def quantize_model(
     table = test_set.validation_examples(run)
     # At random: a file may be sorted by label.
     table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
-    labels = saved_predictions.targets_of(table)
-    first, *others = saved_predictions.sentences_of(table)
-    rows: _Rows = list(zip(first, others[0] if others else [None] * table.num_rows, strict=True))
+    first, *others = (texts[:_CALIBRATING] for texts in saved_predictions.sentences_of(table))
     length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, "own", "cpu", low_priority=True)
-    calibration = plain.inputs(rows[:_CALIBRATING])
+    calibration = plain.inputs(zip(first, others[0] if others else repeat(None), strict=False))
     report = None if again else quantized.read_report(run.best)
     before = (step, devices.processor_name())
     if report and (report.kind not in get_args(Kind) or (report.step, report.processor) != before):
@@ -72,7 +70,7 @@ def quantize_model(
         files = {kind: Path(temporary) / f"{kind}.onnx" for kind in kinds}
         for kind, file in files.items():
             quantized.quantize(source, file, kind, calibration)
-        report = report or _measure(run, plain, files, rows, labels)
+        report = report or _measure(run, plain, files, table)
         plain.free()
         kept.parent.mkdir(exist_ok=True)
         if report.kept:
@@ -84,18 +82,45 @@ def quantize_model(
 
 
 def _measure(
-    run: Run, plain: Scorer, files: Mapping[Kind, Path], rows: _Rows, labels: NDArray[np.int64]
+    run: Run, plain: Scorer, files: Mapping[Kind, Path], table: pa.Table
 ) -> QuantizationReport:
     """Compare the kinds of int8 and report the best, `kept` if faster."""
-    prepared = run.state().prepared
+    prepared, rule = run.state().prepared, decision_rule.read_rule(run.best)
     target = prepared.target if prepared else plain.target
-    length, rule = checkpoints.length_of(run.folder), decision_rule.read_rule(run.best)
-    before = _answers(plain, rows, target, rule)
-    reports = []
+    task, length = task_of(target), checkpoints.length_of(run.folder)
+    labels, columns = saved_predictions.targets_of(table), saved_predictions.sentences_of(table)
+    compared = [metric for metric in task.metrics if math.isfinite(metric.range[1])]
+
+    def answer(scorer: Scorer, most: int = _SCORED) -> NDArray[np.int64]:
+        logits = scorer.scores(*(texts[:most] for texts in columns))
+        return task.answers(logits, target, rule).values
+
+    def seconds(scorer: Scorer) -> float:
+        began = time.perf_counter()
+        answer(scorer, _TIMED)
+        return time.perf_counter() - began
+
+    before, reports, timed = answer(plain), [], min(len(labels), _TIMED)
+    old, missed = task.scores(before, labels, target, compared), misses(task, before, labels)
+    shared = saved_predictions.shared_rows(table)
     for kind, file in files.items():
         small = Scorer(run.best, length, "int8", "cpu", low_priority=True, int8_file=file)
-        report = _compare(plain, small, rows, labels, before, target, rule)
-        reports.append(replace(report, kind=kind))
+        after = answer(small)
+        new = task.scores(after, labels, target, compared)
+        changed = missed - misses(task, after, labels)
+        rounds = time_rounds([partial(seconds, scorer) for scorer in (plain, small)])
+        speed, speed8 = (timed / statistics.median(times) for times in zip(*rounds, strict=True))
+        reports.append(QuantizationReport(
+            kind=kind,
+            pairs=len(labels),
+            precision=plain.precision,
+            scores={name: (value, new[name]) for name, value in old.items()},
+            p=intervals.sign_test(changed, shared) if task.has_right else None,
+            pairs_per_second=(speed, speed8),
+            processor=devices.processor_name(),
+            classes=target.size,
+            faster=is_faster(rounds) is True,
+        ))  # fmt: skip
         small.free()
     good = [report for report in reports if report.as_good]
     if not good:
@@ -115,49 +140,11 @@ def is_faster(rounds: Rounds) -> bool | None:
     return wins > losses if clear else None
 
 
-def time_rounds(measures: Sequence[Callable[[], float]]) -> tuple[Rounds, bool]:
-    """Time two models in turns until one is plainly faster, or the time limit is reached. Returns
-    the rounds, and whether the second model is faster."""
+def time_rounds(measures: Sequence[Callable[[], float]]) -> Rounds:
+    """Time two models in turns until one is plainly faster, or the time limit is reached."""
     rounds: list[tuple[float, float]] = []
     while len(rounds) < _ROUNDS or (is_faster(rounds) is None and sum(map(sum, rounds)) < _SECONDS):
         turns = (0, 1) if len(rounds) % 2 else (1, 0)  # warm caches help each model equally often
         seconds = {turn: measures[turn]() for turn in turns}
         rounds.append((seconds[0], seconds[1]))
-    return rounds, is_faster(rounds) is True
-
-
-def _answers(scorer: Scorer, rows: _Rows, target: Target, rule: DecisionRule) -> NDArray[np.int64]:
-    logits = np.concatenate([block.logits for block in scorer.stream(rows)])
-    return task_of(target).answers(logits, target, rule).values
-
-
-def _compare(
-    plain: Scorer, small: Scorer, rows: _Rows, labels: NDArray[np.int64], before: NDArray[np.int64],
-    target: Target, rule: DecisionRule,
-) -> QuantizationReport:  # fmt: skip
-    after = _answers(small, rows, target, rule)
-    task = task_of(target)
-    compared = [metric for metric in task.metrics if math.isfinite(metric.range[1])]
-    scores = [task.scores(answers, labels, target, compared) for answers in (before, after)]
-    missed = [comparison.misses(task, answers, labels) for answers in (before, after)]
-    shared = text_hashes.shared_rows([row[0] for row in rows], [row[1] for row in rows])
-
-    def seconds(scorer: Scorer) -> float:
-        began = time.perf_counter()
-        _answers(scorer, rows[:_TIMED], target, rule)
-        return time.perf_counter() - began
-
-    rounds, faster = time_rounds([partial(seconds, scorer) for scorer in (plain, small)])
-    timed = min(len(rows), _TIMED)
-    speeds = [timed / statistics.median(times) for times in zip(*rounds, strict=True)]
-    return QuantizationReport(
-        kind="",
-        pairs=len(rows),
-        precision=plain.precision,
-        scores={name: (value, scores[1][name]) for name, value in scores[0].items()},
-        p=intervals.sign_test(missed[0] - missed[1], shared) if task.has_right else None,
-        pairs_per_second=(speeds[0], speeds[1]),
-        processor=devices.processor_name(),
-        classes=target.size,
-        faster=faster,
-    )
+    return rounds

@@ -64,11 +64,8 @@ class Ranking:
     def cheapest(self) -> RankedRun:
         """The fastest of the runs that may be the best; the smallest if their speeds are
         unknown."""
-
-        def cost(run: RankedRun) -> tuple[float, float]:
-            return (run.milliseconds or 0.0) if self.measured else 0.0, run.megabytes
-
-        return min((run for run in self.runs if run.may_be_best), key=cost)
+        best, known = [run for run in self.runs if run.may_be_best], self.measured
+        return min(best, key=lambda run: (known * (run.milliseconds or 0.0), run.megabytes))
 
     @property
     def sentence(self) -> str:
@@ -99,17 +96,16 @@ def rank_runs(runs: Sequence[Run]) -> Ranking:
     finished = [run for run in runs if run.state().status == "finished" and run.has_model()]
     if not finished:
         raise StoreError("None of these runs has finished with a model.", "Train two on one file.")
-    by_folder = {run.folder: run for run in finished}
     versions = [
         (run.best_step(), decision_rule.read_rule(run.best), saved_predictions.files_version(run))
         for run in finished
     ]
-    metric, classes, examples, scored = _scored(tuple(by_folder), tuple(versions))
+    folders = tuple(dict.fromkeys(run.folder for run in finished))
+    metric, classes, examples, scored = _scored(folders, tuple(versions))
     ranked = []
-    for folder, score, may_be_best in scored:
-        run = by_folder[folder]
-        measured, size = read_speed(run), model_megabytes(run)
-        milliseconds = measured.milliseconds if measured else None
+    for run, score, may_be_best in scored:
+        speed, size = read_speed(run), model_megabytes(run)
+        milliseconds = speed.milliseconds if speed else None
         ranked.append(RankedRun(run.id, run.title(), score, may_be_best, size, milliseconds))
     ranked.sort(key=lambda run: -metric.rank(run.score.value))
     return Ranking(metric, classes, examples, tuple(ranked), len(runs) - len(ranked))
@@ -123,10 +119,9 @@ def beside(store: RunStore, run: Run) -> list[Run]:
 @lru_cache(maxsize=16)
 def _scored(
     folders: tuple[Path, ...], versions: object
-) -> tuple[Metric, int, int, list[tuple[Path, Interval, bool]]]:
+) -> tuple[Metric, int, int, list[tuple[Run, Interval, bool]]]:
     """Score the runs in some folders; `versions` change with their files. Returns the metric, the
-    numbers of classes and of pairs, and of each run its folder, its score, and if it may be the
-    best."""
+    numbers of classes and of pairs, and each run with its score, and if it may be the best."""
     answered: list[report.KeptAnswers] = []
     for folder in folders:
         with contextlib.suppress(StoreError):
@@ -153,8 +148,8 @@ def _scored(
         added.append(metric.rank(picked.bias.get(metric.name, 0.0)) if picked else 0.0)
     values = np.stack([each.answers for each in answered])
     kept = comparison.may_be_best(values, truth, target, metric, shared, np.array(added)).tolist()
-    found = [each.run.folder for each in answered]
-    return metric, target.size, len(truth), list(zip(found, scores, kept, strict=True))
+    ranked = [*zip((each.run for each in answered), scores, kept, strict=True)]
+    return metric, target.size, len(truth), ranked
 
 
 def ranking_csv(ranking: Ranking) -> str:
@@ -216,11 +211,9 @@ def measure_speed(run: Run) -> Speed:
         if len(times) > _FIRST + 5 and sum(times) > _SECONDS:
             break
     scorer.free()
-    measured = times[_FIRST:]
-    speed = Speed(
-        1000 * statistics.median(measured), len(measured), scorer.precision, _machine(),
-        run.best_step(),
-    )  # fmt: skip
+    counted, step = times[_FIRST:], run.best_step()
+    median = 1000 * statistics.median(counted)
+    speed = Speed(median, len(counted), scorer.precision, _machine(), step)
     disk.write_atomically(run.folder / "speed.json", json.dumps(asdict(speed), indent=1) + "\n")
     return speed
 

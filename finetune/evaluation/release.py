@@ -160,7 +160,7 @@ def _on_file(
         _("Rows that repeat another, which count once: {n:,}.", n=counts[2]),
     ]
     reasons, remarks = [], [*empty.remarks, *compress(left_out, counts)]
-    hashes = pair_index.pair_hashes(sentences[0], sentences[1] if len(sentences) > 1 else None)
+    hashes = pair_index.pair_hashes(*sentences)
     shares = np.zeros(len(first), bool)  # rows with a sentence of a training pair
     for run in (run for run in (new, old) if isinstance(run, Run)):
         index, name = pair_index.read_pair_index(run), run.title()
@@ -170,16 +170,14 @@ def _on_file(
         if len(sentences) > 1:
             shares |= index.shares(*sentences)
         if trained := rows.numbers[index.among("train", hashes)].tolist():
-            reasons.append(
-                _(
-                    "{run} was trained on {n:,} of these rows: {rows}. Take them out of the file.",
-                    run=name, n=len(trained), rows=some(trained, 10),
-                )
+            reason = _(
+                "{run} was trained on {n:,} of these rows: {rows}. Take them out of the file.",
+                run=name, n=len(trained), rows=some(trained, 10),
             )  # fmt: skip
+            reasons.append(reason)
         if chosen := int(index.among("validation", hashes).sum()):
-            remarks.append(
-                _("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name)
-            )
+            text = _("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name)
+            remarks.append(text)
     ours, theirs = (answer_rows(model, prepared.target, sentences, new) for model in (new, old))
     if shares.any():
         remarks.append(_on_the_others(rows, ours, theirs, shares, catalog.find(empty.metric)))

@@ -99,7 +99,7 @@ class KeptAnswers:
     @cached_property
     def picking(self) -> Picking | None:
         """The selection bias of its scores."""
-        return picking.run_picking(self.run, self.run.state())
+        return picking.run_picking(self.run)
 
     @cached_property
     def shared(self) -> SharedRows | None:
@@ -151,17 +151,9 @@ def evaluate_run(run: Run, summary: RunSummary, split: str = "validation") -> Ru
     # A temperature and a bound change no answer.
     rule = replace(decision_rule.read_rule(run.best), temperature=None, sure=None)
     steps = {scores.step for scores in summary.validation if split == "validation"} - {best.step}
-    target = summary.prepared.target
-    return _evaluate(
-        run.folder,
-        split,
-        best.step,
-        tuple(sorted(steps)),
-        target,
-        rule,
-        tuple(measured(run.config(), target)),
-        saved_predictions.files_version(run),
-    )
+    target, version = summary.prepared.target, saved_predictions.files_version(run)
+    others, metrics = tuple(sorted(steps)), tuple(measured(run.config(), target))
+    return _evaluate(run.folder, split, best.step, others, target, rule, metrics, version)
 
 
 @lru_cache(maxsize=6)
@@ -181,10 +173,15 @@ def _evaluate(
     answers = task.answers(scored.logits, target, rule)
     errors = task.errors(answers.values, truth)
     table = saved_predictions.read_examples(run, split, truth)
-    shared, traits = saved_predictions.shared_rows(table), None
+    shared, traits, groups = saved_predictions.shared_rows(table), None, []
     if table is not None:
         traits = slices.pair_traits(*saved_predictions.sentences_of(table))
+        groups = slices.score_slices(traits, truth, errors, target.names, task.has_right, shared)
     error_score, never_right = _label_error_scores(run, scored, other_steps, target, rule)
+    picked, order, folds = None, None, 0
+    if split == "validation":
+        picked, folds = picking.run_picking(run), len(cross_validation.read_folds(run))
+        order = _order_consistency(run, scored, target, rule, metrics)
     analysis = Analysis(
         step=scored.step,
         target=target,
@@ -194,19 +191,11 @@ def _evaluate(
         threshold=rule.threshold_for(target.names),
         scores=task.intervals(answers.values, truth, target, metrics, shared),
         most_probable=task.scores(task.plain_answers(scored.logits), truth, target, metrics),
-        picking=picking.run_picking(run, run.state()) if split == "validation" else None,
+        picking=picked,
         details=task.details(scored.logits, answers, truth, target, shared),
-        order=(
-            _order_consistency(run, scored, target, rule, metrics)
-            if split == "validation"
-            else None
-        ),
-        slices=(
-            slices.score_slices(traits, truth, errors, target.names, task.has_right, shared)
-            if traits
-            else []
-        ),
-        folds=len(cross_validation.read_folds(run)) if split == "validation" else 0,
+        order=order,
+        slices=groups,
+        folds=folds,
     )
     return RunEvaluation(
         run, target, truth, table, answers.values, analysis, errors,
@@ -215,11 +204,7 @@ def _evaluate(
 
 
 def _label_error_scores(
-    run: Run,
-    best: SavedLogits,
-    other_steps: tuple[int, ...],
-    target: Target,
-    rule: DecisionRule,
+    run: Run, best: SavedLogits, other_steps: tuple[int, ...], target: Target, rule: DecisionRule
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return the error score of each label, and whether no evaluation got it right. Reads all
     evaluations, or evenly chosen ones if there are many. Nothing is doubted without
@@ -232,15 +217,13 @@ def _label_error_scores(
     never_right, total, count = np.ones(len(truth), bool), np.zeros(len(truth)), 0
     for step in sorted({*(other_steps[round(position)] for position in positions), best.step}):
         with contextlib.suppress(StoreError):
-            saved = best
-            if step != best.step:
-                saved = saved_predictions.read_logits(run, step, target)
-            if not np.array_equal(saved.labels, truth):  # it is of other examples
-                continue
-            answers = task_of(target).answers(saved.logits, target, rule)
-            never_right &= ~task_of(target).right(answers.values, truth)
-            total += answers.probability_of(truth)
-            count += 1
+            own = step == best.step
+            saved = best if own else saved_predictions.read_logits(run, step, target)
+            if np.array_equal(saved.labels, truth):  # otherwise it is of other examples
+                answers = task_of(target).answers(saved.logits, target, rule)
+                never_right &= ~task_of(target).right(answers.values, truth)
+                total += answers.probability_of(truth)
+                count += 1
     return (1 - total / count).astype(np.float32), never_right
 
 
@@ -252,21 +235,18 @@ def _order_consistency(
     swapped = None
     with contextlib.suppress(StoreError):
         swapped = saved_predictions.read_swapped_logits(run, len(scored.labels))
-    if swapped is None or swapped.step != scored.step:
-        return None
-    if swapped.given.shape[1] != scored.logits.shape[1]:
+    size = scored.logits.shape[1]
+    if swapped is None or (swapped.step, swapped.given.shape[1]) != (scored.step, size):
         return None
     labels, task = scored.labels[swapped.rows], task_of(target)
     given = task.answers(swapped.given, target, rule)
     other = task.answers(swapped.swapped, target, rule)
     answers = given.values
     both = task.answers(swapped.given, target, rule, swapped=swapped.swapped).values
-    flips = ~task.right(other.values, answers) if task.has_right else np.zeros(len(labels), bool)
-    change = (
-        np.abs(given.probability_of(answers) - other.probability_of(answers))
-        if task.has_right
-        else task.errors(other.values, answers)
-    )
+    flips, change = np.zeros(len(labels), bool), task.errors(other.values, answers)
+    if task.has_right:
+        flips = ~task.right(other.values, answers)
+        change = np.abs(given.probability_of(answers) - other.probability_of(answers))
     worst = np.lexsort((-change, ~flips))[:10]
     plain, averaged = (task.scores(decided, labels, target, metrics) for decided in (answers, both))
     return OrderConsistency(
@@ -306,18 +286,18 @@ def kept_metrics(run: Run, summary: RunSummary) -> dict[str, float]:
     """Return the kept model's validation scores at its saved threshold, or else of the most
     probable class. Empty before the first evaluation."""
     best, prepared = summary.best, summary.prepared
-    if best is None or prepared is None:
-        return dict(best.metrics) if best else {}
-    rule = decision_rule.read_rule(run.best)
-    if rule.threshold_for(prepared.labels) is None:
-        return dict(best.metrics)
+    if best is None:
+        return {}
+    rule, scores = decision_rule.read_rule(run.best), dict(best.metrics)
+    if prepared is None or rule.threshold_for(prepared.labels) is None:
+        return scores
     with contextlib.suppress(StoreError):
         target = prepared.target
         scored = saved_predictions.read_logits(run, best.step, target)
         task, metrics = task_of(target), measured(run.config(), target)
         answers = task.answers(scored.logits, target, rule).values
-        return best.metrics | task.scores(answers, scored.labels, target, metrics)
-    return dict(best.metrics)
+        scores |= task.scores(answers, scored.labels, target, metrics)
+    return scores
 
 
 def run_verdict(run: Run, summary: RunSummary) -> Verdict:
@@ -382,12 +362,9 @@ def same_pairs(first: KeptAnswers, second: KeptAnswers) -> bool:
     which may differ."""
     other = second.target
     like = replace(first.target, low=other.low, high=other.high, decimal=other.decimal)
-    if like != other:
+    if like != other or not np.array_equal(first.truth, second.truth):
         return False
-    same = np.array_equal(first.truth, second.truth)
-    return same and (
-        first.table is None or second.table is None or first.table.equals(second.table)
-    )
+    return first.table is None or second.table is None or first.table.equals(second.table)
 
 
 def compare_runs(

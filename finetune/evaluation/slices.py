@@ -92,8 +92,7 @@ def pair_traits(sentence1: Sequence[str], sentence2: Sequence[str] | None = None
             negations[0] != negations[1],
         ))  # fmt: skip
     words, overlap, *others = np.array(rows, np.float64).reshape(-1, 6).T
-    if not sentence2:
-        overlap = np.full_like(overlap, np.nan)
+    overlap = overlap if sentence2 else np.full_like(overlap, np.nan)
     return Traits(words.astype(np.int64), overlap, *(trait.astype(np.bool_) for trait in others))
 
 
@@ -121,11 +120,14 @@ def score_slices(
     groups = [group for group in _groups(traits, truth, names) if group[2].any()]
     counts = np.array([members.sum() for _, _, members in groups], np.int64)
     measure = _by_right_answers if has_right else _by_errors
-    results, p_values = measure(errors, [members for _, _, members in groups], part)
+    measured = [measure(errors, members, part) for _, _, members in groups]
+    p_values = np.array([p for _, p in measured])
     weak = _significant(p_values, part, (counts >= TESTED) & (counts < len(errors)))
     return [
         Slice(trait, value, int(members.sum()), result, is_weak)
-        for (trait, value, members), result, is_weak in zip(groups, results, weak, strict=True)
+        for (trait, value, members), (result, _), is_weak in zip(
+            groups, measured, weak, strict=True
+        )
     ]
 
 
@@ -144,7 +146,7 @@ def compare_slices(
     """
     from scipy.stats import binom
 
-    changes, p_values = [], []
+    changes = []
     for trait, value, members in _groups(traits, truth, names):
         if 0 < members.sum() < len(members):
             before, after = old[members], new[members]
@@ -152,11 +154,10 @@ def compare_slices(
             first, second = float(before.mean()), float(after.mean())
             if has_right:
                 first, second = 1 - first, 1 - second
-            p_values.append(float(binom.sf(lost - 1, lost + gained, 0.5)))
-            changes.append(
-                SliceChange(trait, value, len(before), first, second, lost, gained, False)
-            )
+            change = SliceChange(trait, value, len(before), first, second, lost, gained, False)
+            changes.append(change)
     tested = np.array([change.count >= TESTED for change in changes], bool)
+    p_values = [binom.sf(each.lost - 1, each.lost + each.gained, 0.5) for each in changes]
     part = rows_worth(np.sign(new - old), shared) / max(1, len(old))
     worse = _significant(np.array(p_values), part, tested)
     return [replace(change, worse=bad) for change, bad in zip(changes, worse, strict=True)]
@@ -174,39 +175,26 @@ def _significant(p_values: Floats, part: float, tested: Truths) -> list[bool]:
     return rejected.tolist()
 
 
-def _by_right_answers(
-    errors: Floats, groups: Sequence[Truths], part: float
-) -> tuple[list[Interval], Floats]:
-    """Return the accuracy of each group, and the p value of Fisher's test: so few right among so
-    many drawn at random."""
+def _by_right_answers(errors: Floats, members: Truths, part: float) -> tuple[Interval, float]:
+    """Return the accuracy of a group, and the p value of Fisher's test: so few right among so many
+    drawn at random."""
     from scipy.stats import hypergeom
 
-    right = errors == 0
-    counts = np.array([members.sum() for members in groups], np.int64)
-    hits = np.array([right[members].sum() for members in groups], np.int64)
-    p_values = hypergeom.cdf(hits, len(right), right.sum(), counts)
-    ends = zip((part * hits).tolist(), (part * counts).tolist(), strict=True)
-    return [intervals.wilson_interval(*each) for each in ends], p_values
+    right, count = errors == 0, int(members.sum())
+    hits = int(right[members].sum())
+    p = hypergeom.cdf(hits, len(right), right.sum(), count)
+    return intervals.wilson_interval(part * hits, part * count), float(p)
 
 
-def _by_errors(
-    errors: Floats, groups: Sequence[Truths], part: float
-) -> tuple[list[Interval], Floats]:
-    """Return the mean error of each group, and the p value that its errors are not greater than
-    those of all others."""
+def _by_errors(errors: Floats, members: Truths, part: float) -> tuple[Interval, float]:
+    """Return the mean error of a group, and the p value that its errors are not greater than those
+    of all others."""
     from scipy.stats import mannwhitneyu
 
-    results, p_values = [], []
-    for members in groups:
-        mean = float(errors[members].mean())
-        interval = intervals.mean_interval(errors[members].tolist(), part)
-        results.append(interval or intervals.Interval(mean, 0.0, math.inf))
-        others = errors[~members]
-        worse = (
-            mannwhitneyu(errors[members], others, alternative="greater") if len(others) else None
-        )
-        p_values.append(float(worse.pvalue) if worse is not None else 1.0)
-    return results, np.array(p_values)
+    own, others = errors[members], errors[~members]
+    interval = intervals.mean_interval(own.tolist(), part)
+    p = mannwhitneyu(own, others, alternative="greater").pvalue if len(others) else 1.0
+    return interval or Interval(float(own.mean()), 0.0, math.inf), float(p)
 
 
 def _groups(

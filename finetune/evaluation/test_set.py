@@ -92,12 +92,11 @@ def open_test_set(run: Run) -> None:
         answers = task.answers(logits, pairs.target, rule, options).values
         return task.scores(answers, labels, pairs.target, metrics)
 
+    at_threshold = scores(PredictOptions()) if rule.threshold else {}
+    plain, threshold = scores(PredictOptions(threshold=False)), rule.threshold
     run.append(
         events.TestSetOpened(
-            step=step,
-            metrics=scores(PredictOptions(threshold=False)),
-            threshold=rule.threshold,
-            at_threshold=scores(PredictOptions()) if rule.threshold else {},
+            step=step, metrics=plain, threshold=threshold, at_threshold=at_threshold
         )
     )
 

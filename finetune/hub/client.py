@@ -154,21 +154,18 @@ class HubClient:
     def create_space(self, name: str, hardware: Any, private: bool = False) -> None:
         """Create a Gradio Space with its hardware in one call, because the Hub refuses free
         accounts a Gradio Space on free hardware. Billed hardware sleeps when nobody uses it."""
-        sleep_time = default_sleep_time(hardware)
-        self.change(
-            _("Creating the Space {name}", name=name),
-            lambda: self.api.create_repo(
-                name, repo_type="space", space_sdk="gradio", private=private or None,
-                space_hardware=hardware, space_sleep_time=sleep_time,
-            ),
-            lambda: self.exists(name, "space"),
+        create = partial(
+            self.api.create_repo, name, repo_type="space", space_sdk="gradio",
+            private=private or None, space_hardware=hardware,
+            space_sleep_time=default_sleep_time(hardware),
         )  # fmt: skip
+        exists = partial(self.exists, name, "space")
+        self.change(_("Creating the Space {name}", name=name), create, exists)
 
     def exists(self, name: str, kind: str = "model") -> Literal[True] | None:
         """True if there is such a repository, None otherwise."""
-        action = _("Looking for {full}", full=name)
         ask = partial(self.api.repo_exists, name, repo_type=kind)
-        return self.call(action, ask, stoppable=False) or None
+        return self.call(_("Looking for {full}", full=name), ask, stoppable=False) or None
 
     def commit(
         self, action: str, name: str, operations: list[Any], message: str, kind: str = "model",

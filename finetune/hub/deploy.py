@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +117,7 @@ def _send(hub: HubClient, name: str, files: dict[str, Path], gone: list[str]) ->
     action, message = f"Sending the files to {name}", "Finetune, by python -m finetune deploy"
     additions = [CommitOperationAdd(path, file) for path, file in files.items()]
     head = hub.call(action, lambda: hub.api.repo_info(name, repo_type="space").sha)
-    hub.call(
-        action,
-        lambda: hub.api.preupload_lfs_files(name, additions, repo_type="space", free_memory=False),
-    )
-    hub.commit(
-        action, name, [*additions, *map(CommitOperationDelete, gone)], message, "space", head
-    )
+    upload = partial(hub.api.preupload_lfs_files, name, additions, repo_type="space")
+    hub.call(action, partial(upload, free_memory=False))
+    operations = [*additions, *map(CommitOperationDelete, gone)]
+    hub.commit(action, name, operations, message, "space", head)

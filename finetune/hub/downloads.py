@@ -114,11 +114,10 @@ _LIBRARIES = (
 # Configurations of GLUE, and the scores that its own modules compute.
 _GLUE = {"mrpc": STANDARD, "qqp": STANDARD, "stsb": OF_SCORES[:2]}
 # The values that the script can repeat; it repeats all values of other fields.
-_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused")
-_SCHEDULES = ("linear", "cosine", "constant", "constant_with_warmup")
-_BEST_BY = (LOSS.name, *(metric.name for metric in ALL.values() if metric.library))
 _REPEATED = {
-    "optim": _OPTIMIZERS, "lr_scheduler_type": _SCHEDULES, "metric_for_best_model": _BEST_BY,
+    "optim": ("adamw_torch", "adamw_torch_fused"),
+    "lr_scheduler_type": ("linear", "cosine", "constant", "constant_with_warmup"),
+    "metric_for_best_model": (LOSS.name, *(own.name for own in ALL.values() if own.library)),
 } | {
     name: (getattr(RunConfig(), name),)
     for name in (
@@ -202,14 +201,13 @@ def _script_config(
     from finetune.training import dataloaders, model, recipe
 
     config, total = summary.resolved(run.config()), prepared.total_steps
-    eval_steps = recipe.eval_every(  # a fallback if the run ended too early
+    eval_steps = summary.eval_every or recipe.eval_every(  # a fallback if the run ended too early
         config, prepared.steps_per_epoch, total, started.processes, prepared.validation_examples
     )
-    length, precision = checkpoints.length_of(run.folder), prepared.precision
+    length, half = checkpoints.length_of(run.folder), prepared.precision == "bf16"
     device = torch.device("cpu" if started.device.startswith("CPU") else "cuda")
-    attention = model.choose_attention(
-        config.attn_implementation, device, precision == "bf16", config.max_length
-    )
+    asked, longest = config.attn_implementation, config.max_length
+    attention = model.choose_attention(asked, device, half, longest)
     values = config.to_dict() | {"num_processes": started.processes}
     not_repeated = [name for name, repeated in _REPEATED.items() if values[name] not in repeated]
     not_repeated += ["teacher"] if summary.taught else []
@@ -236,14 +234,14 @@ def _script_config(
         "gradient_accumulation_steps": prepared.gradient_accumulation_steps,
         "max_length": length,
         "either_order": bool(prepared.data.get("either_order")),
-        "pad_to_multiple_of": dataloaders.padding_multiple(config, precision, length),
+        "pad_to_multiple_of": dataloaders.padding_multiple(config, prepared.precision, length),
         "head": prepared.head.model_dump(),
         "cpu": device.type == "cpu",
-        "mixed_precision": precision,
+        "mixed_precision": prepared.precision,
         "attn_implementation": None if attention == "auto" else attention,
         "steps": summary.step,
         "total_steps": total,
-        "eval_steps": summary.eval_every or eval_steps,
+        "eval_steps": eval_steps,
         "warmup_steps": config.warmup_steps or math.ceil(total * config.warmup_ratio),
     }
 

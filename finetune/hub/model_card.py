@@ -153,8 +153,7 @@ class _Card:
         trials = [other for other in others if other.about().study == study]
         # The number of trials of the run's search; 0 without one.
         self.trials = about.searched or len(trials)
-        scored = [(trial, trial.state()) for trial in trials]
-        self.picking = picking.run_picking(run, summary, scored)
+        self.picking = picking.run_picking(run, trials)
         self.repeats = _repeats(run, [other for other in others if other.about().group == study])
         self.max_length = checkpoints.length_of(run.folder)
         self.rule = decision_rule.read_rule(run.best)

@@ -82,19 +82,16 @@ def _write(
                 verbose=False,
             )
     except Exception as error:  # the exporter raises whatever its passes do
+        cause = hub_errors.chain(error)[-1]  # without the exporter's advice
         raise ModelError(
             "A {model_type} model cannot be exported: {error}",
             "Encoders such as BERT, RoBERTa, DistilBERT and DeBERTa can.",
-            model_type=classifier.config.model_type,
-            error=hub_errors.first_line(
-                hub_errors.chain(error)[-1]
-            ),  # without the exporter's advice
-        ) from error
+            model_type=classifier.config.model_type, error=hub_errors.first_line(cause),
+        ) from error  # fmt: skip
     assert program is not None, "the exporter was told to use dynamo"
     labels = [classifier.config.id2label[index] for index in range(classifier.config.num_labels)]
-    program.model.metadata_props["labels"] = json.dumps(labels, ensure_ascii=False)
-    program.model.metadata_props["max_length"] = json.dumps(max_length)
-    program.model.metadata_props[NOTES] = json.dumps(notes, ensure_ascii=False)
+    for name, value in {"labels": labels, "max_length": max_length, NOTES: notes}.items():
+        program.model.metadata_props[name] = json.dumps(value, ensure_ascii=False)
     program.save(str(to))
 
 

@@ -44,7 +44,7 @@ from finetune.messages import Text
 from finetune.messages import message as _
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
-from finetune.runs.summary import ENDED, RunSummary
+from finetune.runs.summary import ENDED
 
 # Models are equal if no logit differs by more. Equal weights give differences of some 1e-8 if other
 # layers or threads add in another order; different weights give larger ones.
@@ -154,15 +154,14 @@ def suggested_name(run: Run) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", text).strip("-.")[:96]
 
 
-def plan_push(run: Run, summary: RunSummary, request: PushRequest, token: str | None) -> PushPlan:
+def plan_push(run: Run, request: PushRequest, token: str | None) -> PushPlan:
     """Plan a push without changing anything; PublishError if it is not possible."""
-    return prepare_push(run, summary, request, HubClient(token))[0]
+    return prepare_push(run, request, HubClient(token))[0]
 
 
-def prepare_push(
-    run: Run, summary: RunSummary, request: PushRequest, hub: HubClient
-) -> tuple[PushPlan, Files]:
+def prepare_push(run: Run, request: PushRequest, hub: HubClient) -> tuple[PushPlan, Files]:
     """Plan a push as `plan_push` does; returns also the files to send."""
+    summary = run.state()
     if not run.has_model():
         raise PublishError("This run has no saved model.", "Train it until the first evaluation.")
     if summary.status not in ENDED:
@@ -197,21 +196,16 @@ def prepare_push(
         files[model_card.PICTURE] = picture
     held = {file.rfilename for file in info.siblings or []} if info else set()
     earlier = [path for path in held - set(files) if "/" not in path or path == quantized.MODEL]
+    sizes = {
+        path: len(content) if isinstance(content, bytes) else content.stat().st_size
+        for path, content in files.items()
+    }
+    removed = {name for kind in _OF_A_MODEL for name in fnmatch.filter(earlier, kind)}
+    head, private = ("", request.private) if info is None else (info.sha or "", bool(info.private))
     plan = PushPlan(
-        account,
-        full,
-        exists=info is not None,
-        head=(info.sha if info else "") or "",
-        private=bool(info.private) if info else request.private,
-        files={
-            path: len(content) if isinstance(content, bytes) else content.stat().st_size
-            for path, content in files.items()
-        },
-        held=len(held - {".gitattributes"}),
-        removed=sorted({name for kind in _OF_A_MODEL for name in fnmatch.filter(earlier, kind)}),
-        licence=licence,
-        base_licence=base,
-    )
+        account, full, info is not None, head, private, sizes, len(held - {".gitattributes"}),
+        sorted(removed), licence, base,
+    )  # fmt: skip
     return _with_demo(plan, request.hardware, hub) if request.demo else plan, files
 
 
@@ -251,7 +245,6 @@ def _licences(run: Run, request: PushRequest, hub: HubClient) -> tuple[str, str]
 
 def push_run(
     run: Run,
-    summary: RunSummary,
     request: PushRequest,
     token: str | None,
     report: Callable[[PushProgress], None] = lambda progress: None,
@@ -272,7 +265,7 @@ def push_run(
         PublishError: for any other reason.
     """
     hub = HubClient(token, stopped)
-    plan, model_files = prepare_push(run, summary, request, hub)
+    plan, model_files = prepare_push(run, request, hub)
     if plan.billed and plan.price not in approved:
         raise PublishError(
             "The demo Space would be billed: {hardware}. Nothing was sent.",
@@ -285,8 +278,8 @@ def push_run(
             "Press Check to see what a push changes in it, and push then; or choose another name.",
             full=plan.full,
         )
-    length = checkpoints.length_of(run.folder)
-    score = partial(score_model, paired=summary.paired, max_length=length)
+    paired, length = run.state().paired, checkpoints.length_of(run.folder)
+    score = partial(score_model, paired=paired, max_length=length)
     logits = score(run.best)  # a damaged model is not sent
     commit = _upload(hub, plan, model_files, report)
     progress = PushProgress(Phase.VERIFY, plan.size, plan.size, plan.full)
@@ -298,7 +291,7 @@ def push_run(
     if stopped():
         return replace(pushed, demo_problem=_("You cancelled before it was made."))
     report(replace(progress, phase=Phase.CREATE_DEMO))
-    files = demo_files(plan.full, summary.paired, plan.licence)
+    files = demo_files(plan.full, paired, plan.licence)
     additions = [CommitOperationAdd(path, content.encode()) for path, content in files.items()]
     action = _("Sending the demo to {demo}", demo=plan.demo)
     try:
@@ -354,18 +347,13 @@ def _upload(
         hub.beat = bytes_sent
         if not plan.exists:
             tell(Phase.CREATE_REPOSITORY, 0)
-            hub.change(
-                _("Creating {full}", full=plan.full),
-                lambda: hub.api.create_repo(plan.full, private=plan.private),
-                lambda: hub.exists(plan.full),
-            )
+            create = partial(hub.api.create_repo, plan.full, private=plan.private)
+            exists = partial(hub.exists, plan.full)
+            hub.change(_("Creating {full}", full=plan.full), create, exists)
         tell(Phase.UPLOAD, 0)
-        hub.call(
-            _("Sending the files to {full}", full=plan.full),
-            lambda: hub.api.preupload_lfs_files(
-                plan.full, operations, free_memory=False, num_threads=1
-            ),
-        )
+        upload = partial(hub.api.preupload_lfs_files, plan.full, operations)
+        action = _("Sending the files to {full}", full=plan.full)
+        hub.call(action, partial(upload, free_memory=False, num_threads=1))
         tell(Phase.COMMIT, plan.size)
         hub.check_stopped()  # the last moment: a commit cannot be taken back
         operations += map(CommitOperationDelete, plan.removed)  # the files of an earlier model
@@ -398,14 +386,11 @@ def verify_push(
     hub.beat = time.monotonic  # a download has the client's own time limits
     try:
         with tempfile.TemporaryDirectory(prefix="finetune-verify-") as folder:
-            hub.call(
-                _("Loading {full} back", full=plan.full),
-                lambda: snapshot_download(
-                    plan.full, revision=commit, local_dir=folder, cache_dir=f"{folder}/.cache",
-                    token=hub.api.token, max_workers=2, endpoint=hub.api.endpoint,
-                ),
-                stoppable=False,
+            fetch = partial(
+                snapshot_download, plan.full, revision=commit, local_dir=folder, max_workers=2,
+                cache_dir=f"{folder}/.cache", token=hub.api.token, endpoint=hub.api.endpoint,
             )  # fmt: skip
+            hub.call(_("Loading {full} back", full=plan.full), fetch, stoppable=False)
             logits = score(Path(folder))
     except FinetuneError as error:
         return Verification(0, 0.0, _("It could not be loaded back. {error}", error=error.text))
@@ -425,12 +410,9 @@ def demo_files(model: str, paired: bool, licence: str = "") -> dict[str, str]:
 
     Source of the front matter: https://huggingface.co/docs/hub/spaces-config-reference
     """
+    examples = [list(pair[: 1 + paired]) for pair in model_card.EXAMPLES]
     sentences = ["sentence1", "sentence2"][: 1 + paired]
-    config = {
-        "model": model,
-        "sentences": sentences,
-        "examples": [list(pair[: len(sentences)]) for pair in model_card.EXAMPLES],
-    }
+    config = {"model": model, "sentences": sentences, "examples": examples}
     name = model.split("/")[-1]
     card = SpaceCardData(
         title=f"{name} demo", emoji="🎛️", colorFrom="indigo", colorTo="gray", sdk="gradio",

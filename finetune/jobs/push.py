@@ -116,7 +116,6 @@ class PushJob(BackgroundJob):
         try:
             pushed = publish.push_run(
                 self.run,
-                self.run.state(),
                 PushRequest(**self.request["push"]),
                 token,
                 lambda progress: write("progress.json", progress),

@@ -143,9 +143,8 @@ def _matthews_correlation(tally: Tally, positive: int | None) -> Floats:
 
 
 def _roc_auc(probabilities: Probabilities, labels: Indices, positive: int | None) -> float:
-    """The area under the receiver operating characteristic. Of
-    more than two classes, the mean over each class against all others; 0.5 if only one class
-    occurs."""
+    """The area under the receiver operating characteristic. Of more than two classes, the mean over
+    each class against all others; 0.5 if only one class occurs."""
     from sklearn.metrics import roc_auc_score
 
     meant = range(probabilities.shape[1]) if positive is None else [positive]

@@ -80,9 +80,8 @@ def class_scores(confusion: Counts) -> list[ClassScores]:
     def shares(above: Counts, below: Counts) -> list[float | None]:
         return [a / b if b else None for a, b in zip(above.tolist(), below.tolist(), strict=True)]
 
-    precision, recall = shares(hits, predicted), shares(hits, support)
-    f1 = shares(2 * hits, support + predicted)
-    columns = (precision, recall, f1, support.tolist(), predicted.tolist())
+    f1, counts = shares(2 * hits, support + predicted), (support.tolist(), predicted.tolist())
+    columns = shares(hits, predicted), shares(hits, support), f1, *counts
     return [ClassScores(*row) for row in zip(*columns, strict=True)]
 
 

@@ -254,6 +254,5 @@ def share_intervals(
     hits = share * size
     low = betaincinv(np.maximum(hits, 1e-9), size - hits + 1, 0.025)
     high = betaincinv(hits + 1, np.maximum(size - hits, 1e-9), 0.975)
-    ends = np.minimum(low, share), np.maximum(high, share)
-    found = zip(share.tolist(), *(end.tolist() for end in ends), strict=True)
-    return [Interval(value, low, high) for value, low, high in found]
+    found = np.stack([share, np.minimum(low, share), np.maximum(high, share)], axis=1)
+    return [Interval(*each) for each in found.tolist()]

@@ -66,7 +66,7 @@ def read_pair_index(run: Run) -> PairIndex | None:
         return None
 
 
-def pair_hashes(first: Sequence[Any], second: Sequence[Any] | None) -> Integers:
+def pair_hashes(first: Sequence[Any], second: Sequence[Any] | None = None) -> Integers:
     """Hash each pair of a file's cells, the same in either order, as the data checks do. `second`
     is None for single sentences."""
     return text_hashes.unordered_pair_hash(*text_hashes.row_hashes(first, second))

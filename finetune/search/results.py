@@ -286,8 +286,7 @@ def _picked(store: RunStore, rows: Sequence[TrialRow], best: TrialRow) -> Pickin
     measured = [row for row in rows if row.run_id and row.curve]
     if best not in measured:
         return None
-    trials = [(run, run.state()) for run in (store.get(row.run_id) for row in measured)]
-    return picking.run_picking(*trials[measured.index(best)], trials)
+    return picking.run_picking(store.get(best.run_id), (store.get(row.run_id) for row in measured))
 
 
 class Chance(NamedTuple):

@@ -215,9 +215,8 @@ class Api:
         if not token and store.visitor.policy.stored_token:
             token = client.stored_token() or ""
         push = publish.PushRequest(repository, private, update=update)
-        summary = run.state()
         try:
-            return asdict(publish.push_run(run, summary, push, token or None))
+            return asdict(publish.push_run(run, push, token or None))
         except publish.RepositoryExists as error:
             raise PublishError(
                 error.fact,

@@ -46,7 +46,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     ranked: list[tuple[float, Run, RunRow, RunSummary, float | None]] = []
     for run in runs:
         row, summary = row_of[run.id], run.state()
-        picked, best = picking.run_picking(run, summary), summary.best
+        picked, best = picking.run_picking(run), summary.best
         expected = None  # the score on new pairs, if picking changes it
         if picked is not None and best is not None:
             expected = picked.expected(best.metrics).get(summary.headline.name)

@@ -136,7 +136,7 @@ def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(
     *others, run = folded(store, CONFIG)
     cross_validation.gather(run, store.runs())
     # Of models that were not picked nothing is taken off.
-    assert picking.run_picking(others[0], others[0].state()) is None
+    assert picking.run_picking(others[0]) is None
     assert report.evaluate_run(others[0], others[0].state()).analysis.expected == {}
     for other in others:
         store.delete(other)

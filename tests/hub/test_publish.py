@@ -67,11 +67,11 @@ def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
 def push(
     run: Run, request: PushRequest = PAIRS, token: str = TOKEN, **hooks: Any
 ) -> publish.Pushed:
-    return publish.push_run(run, run.state(), request, token, **hooks)
+    return publish.push_run(run, request, token, **hooks)
 
 
 def plan(run: Run, request: PushRequest = PAIRS) -> PushPlan:
-    return publish.plan_push(run, run.state(), request, TOKEN)
+    return publish.plan_push(run, request, TOKEN)
 
 
 def sent_objects(hub: LoopbackHub) -> set[str]:

@@ -291,7 +291,7 @@ def test_a_push_that_was_killed_says_how_far_it_came(
     phase: Phase, said: str,
 ) -> None:  # fmt: skip
     def push_run(*words: Any) -> Pushed:
-        words[4](PushProgress(phase, full="ada/x"))
+        words[3](PushProgress(phase, full="ada/x"))
         raise SystemExit
 
     monkeypatch.setattr(publish, "push_run", push_run)
@@ -310,7 +310,7 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     first, second = (toys.finished_run(store, toy_checkpoint, name) for name in "ab")
 
     def check(run: Run) -> None:
-        plan = publish.plan_push(run, run.state(), PushRequest("ada/pairs"), TOKEN)
+        plan = publish.plan_push(run, PushRequest("ada/pairs"), TOKEN)
         approvals.add(store, run, plan)
 
     def push_to(run: Run, name: str) -> str:
@@ -342,7 +342,7 @@ def test_a_demo_is_billed_only_where_a_check_of_ones_own_has_shown_its_price(
     assert hub.repos == {}
     for hardware, status in (("cpu-basic", "failed"), ("t4-small", "finished")):
         checked = replace(request, hardware=hardware)
-        approvals.add(store, run, publish.plan_push(run, run.state(), checked, TOKEN))
+        approvals.add(store, run, publish.plan_push(run, checked, TOKEN))
         assert pushed(run, request, approvals).status == status
     demo = hub.repos["space", "ada/pairs-demo"].space
     assert demo == Space("gradio", "t4-small", sleep_time=3600)

@@ -131,7 +131,7 @@ def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_thresho
     assert len(examples.select_examples(study, "wrong")) == negatives
     assert study.analysis.order is not None
     assert study.analysis.order.flips == 0
-    sampled = examples.sample_pairs(shy, summary, 60)
+    sampled = examples.sample_pairs(shy, 60)
     assert {(pair.label, pair.right) for pair in sampled} == {
         ("not_equivalent", False), ("equivalent", True),
     }  # fmt: skip

@@ -226,8 +226,7 @@ class PredictTab(Panel):
         """Offer other validation pairs of a run; none if they cannot be read."""
         pairs: list[examples.SampledPair] = []
         with suppress(FinetuneError):
-            run = store.get(run_id)
-            pairs = examples.sample_pairs(run, run.state())
+            pairs = examples.sample_pairs(store.get(run_id))
         label = choosers.columns(store, run_id).label
         offered = macro("answer.html", "samples")(pairs, label) if pairs else ""
         return {self.samples: pairs, self.offered: offered}

@@ -158,8 +158,7 @@ class PublishTab(Panel):
         """Show the plan of a push."""
         run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
         PushJob.of(run).forget_failed()  # the cause may be fixed by now
-        summary = run.state()
-        plan = publish.plan_push(run, summary, self._request(form), token or None)
+        plan = publish.plan_push(run, self._request(form), token or None)
         self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
         owners = dict.fromkeys([*plan.account.namespaces, account])
