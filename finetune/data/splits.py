@@ -23,7 +23,7 @@ from finetune.findings import Finding, Remedy, how_to_answer
 from finetune.messages import message as _
 from finetune.metrics.shared_rows import SharedRows, linked_rows
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, Target
-from finetune.tasks.labels import LabelColumn, LabelledRows
+from finetune.tasks.labels import LabelledRows
 from finetune.tasks.registry import find_task
 from finetune.text_hashes import Integers
 
@@ -172,7 +172,7 @@ def half_lost(assigned: SplitRows, config: RunConfig) -> Iterator[Finding]:
         )
         if config.lost_rows == "leave_out":
             undo = [Remedy("lost_rows", "ask", _("Undo"))]
-            yield Finding("half-lost", "notes", title, 0, _("You chose it."), [], undo, True)
+            yield Finding("half-lost", "notes", title, _("You chose it."), remedies=undo, done=True)
             continue
         used = asdict(dataset.columns).values()
         others = [name for name, why in dataset.choices.items() if not why and name not in used]
@@ -180,7 +180,7 @@ def half_lost(assigned: SplitRows, config: RunConfig) -> Iterator[Finding]:
         if lost < rows:
             answers.insert(0, Remedy("lost_rows", "leave_out", _("Leave them out")))
         if answers:
-            yield Finding("half-lost", "blocks", title, 0, how_to_answer(answers), [], answers)
+            yield Finding("half-lost", "blocks", title, how_to_answer(answers), remedies=answers)
 
 
 def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
@@ -189,7 +189,7 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
     train and validation both have all rows of the two, which `hold_out` divides."""
     dataset, task = dataset.joined() if config.folds else dataset, find_task(dataset.task)
     hashes = {split: dataset.hashes(split) for split in dataset.rows}
-    column = LabelColumn(
+    labels = LabelledRows(
         config,
         dataset.columns.label,
         dataset.source,
@@ -198,13 +198,13 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
         {split: keys.label for split, keys in hashes.items()},
         bool(columns.parts_of(dataset.columns.label, dataset.choices)),
     )
-    reading: Any = task.read(column)
+    reading: Any = task.read(labels)
     anew = True
     while anew:
         targets = {
             s: replace(keys, label=reading.targets(keys.label)) for s, keys in hashes.items()
         }
-        assigned = _assign(dataset, targets, config, LabelledRows(column, reading, {}))
+        assigned = _assign(dataset, targets, config, replace(labels, reading=reading))
         reading, anew = task.settle(assigned.labels)
     return replace(assigned, labels=replace(assigned.labels, reading=reading))
 

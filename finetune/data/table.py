@@ -73,7 +73,9 @@ def remark(
     shown = [*lines[:MAX_LINES]]
     examples = [Example("", line, note=text) for line, text in zip(shown, texts, strict=False)]
     rows = {"": shown} if shown else {}
-    return Finding(kind, severity, title, len(lines), action, examples, [*answers], rows=rows)
+    return Finding(
+        kind, severity, title, action, None, [*answers], False, len(lines), examples, rows
+    )
 
 
 class Table(ABC):

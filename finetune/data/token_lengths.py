@@ -243,7 +243,7 @@ def findings(fit: TokenizerFit | None, checkpoint: str) -> Iterator[Finding]:
             "This model knows few of your characters: {pieces:.1f} pieces each",
             pieces=fit.per_letter,
         )
-    yield Finding("language", "warns", title, 0, _ACTION, remedies=_others(fit.script, checkpoint))
+    yield Finding("language", "warns", title, _ACTION, remedies=_others(fit.script, checkpoint))
 
 
 def unknown_text(error: ModelError, texts: Iterable[str], checkpoint: str) -> Finding:
@@ -251,9 +251,7 @@ def unknown_text(error: ModelError, texts: Iterable[str], checkpoint: str) -> Fi
     checkpoint that knows their language."""
     script = _commonest_script(letter for text in texts for letter in text if letter.isalpha())
     action = _ACTION if checkpoint_catalog.find_checkpoint(checkpoint) else error.remedy
-    return Finding(
-        "language", "blocks", error.fact, 0, action, remedies=_others(script, checkpoint)
-    )
+    return Finding("language", "blocks", error.fact, action, remedies=_others(script, checkpoint))
 
 
 def _others(script: str, checkpoint: str) -> list[Remedy]:

@@ -24,10 +24,8 @@ from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.labels import (
     IMPOSSIBLE,
-    LabelColumn,
     LabelledRows,
     Reading,
-    TargetEncoder,
     no_rows,
     unknown_changes,
 )
@@ -164,6 +162,8 @@ class Task(Protocol):
     constant: str  # a name for the best constant answer, as a baseline
     problem_type: str = SINGLE_LABEL  # transformers' name
     has_right: bool  # True if an answer is right or wrong; a score is only near
+    # Of a `TargetEncoder`, made from the name of a column and the classes that the source names.
+    encoder: type[Any]
     left_out: str  # why rows are left out whose label is none of the task's
 
     # Reading
@@ -172,13 +172,10 @@ class Task(Protocol):
         """Return True if a sample of a label column's cells is plainly of this task."""
         return False
 
-    def encoder(self, column: str, names: Sequence[str] = ()) -> TargetEncoder:
-        """Return an encoder for a column; `names` are the classes that the source names."""
-
     def cell(self, spellings: Sequence[str], code: Any) -> str:
         """Return a cell as a person wrote it, from the encoder's number; "" if it has none."""
 
-    def read(self, column: LabelColumn) -> Reading:
+    def read(self, labels: LabelledRows) -> Reading:
         """Decide what is learned of a column."""
 
     def settle(self, labels: LabelledRows) -> tuple[Any, bool]:
