@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -138,7 +138,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         revision=dataset.revision,
         corpus=dataset.folder.name,
         choices=dataset.choices,
-        columns=asdict(dataset.columns),
+        columns=dataset.columns._asdict(),
         task=task.name,
         labels=assigned.names,
         scale=dict(scale),
@@ -356,7 +356,7 @@ def _offer_sheets(findings: list[Finding]) -> list[Finding]:
 def _single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Report the columns that are not read if each row is one text and nobody chose that."""
     dataset = assigned.dataset
-    used = [name for name in asdict(dataset.columns).values() if name]
+    used = [name for name in dataset.columns._asdict().values() if name]
     unused = [name for name, why in dataset.choices.items() if not why and name not in used]
     if dataset.paired or config.sentence2_column or not unused:
         return

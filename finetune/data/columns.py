@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
@@ -29,21 +28,6 @@ _MOST_ANSWERS = 30  # columns offered
 # Why a column can be no sentence.
 NESTED = _("is nested: it holds lists or objects, which only labels can be")
 BETWEEN = " | "  # names of columns, as one label column
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a source that are read; `sentence2` is empty for single sentences, `status` if
-    no column says that rows were rejected."""
-
-    sentence1: str
-    sentence2: str
-    label: str
-    status: str = ""
-
-    @property
-    def sentences(self) -> list[str]:
-        return [self.sentence1, self.sentence2] if self.sentence2 else [self.sentence1]
 
 
 def parts_of(label: str, columns: Container[str]) -> list[str]:
@@ -89,7 +73,7 @@ def choose_columns(
     source: str,
     config: RunConfig,
     cells: Mapping[str, Sequence[Any]],
-) -> Columns:
+) -> ColumnNames:
     """Return the columns that a configuration chooses, and guess the others.
 
     Args:
@@ -109,7 +93,7 @@ def choose_columns(
     for role in ROLES:
         if column := getattr(guess, role):
             _check_column(role, column, columns, source)
-    return Columns(guess.sentence1, guess.sentence2, guess.label, guess.status)
+    return ColumnNames(guess.sentence1, guess.sentence2, guess.label, guess.status)
 
 
 def guess_from(

@@ -27,11 +27,12 @@ from pydantic import TypeAdapter
 from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
 from finetune.data import catalog, hub_access, review, sources
-from finetune.data.columns import NESTED, SAMPLE_ROWS, Columns, choices_of, choose_columns
+from finetune.data.columns import NESTED, SAMPLE_ROWS, choices_of, choose_columns
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.findings import Example, Finding, in_split, shorten
 from finetune.messages import Text, message
+from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import CUT_SCORES, Task
 from finetune.tasks.labels import TargetEncoder
 from finetune.tasks.registry import find_task, recognise
@@ -88,7 +89,7 @@ class CachedDataset:
     source: str  # its name, as shown to the user
     revision: str  # commit of a Hub dataset; empty otherwise
     choices: dict[str, Text]  # column -> why it cannot be used, or ""
-    columns: Columns
+    columns: ColumnNames
     task: str
     spellings: list[str]  # of the labels
     rows: dict[str, int]  # split -> number of rows
@@ -270,7 +271,11 @@ def load_cached(folder: Path) -> CachedDataset | None:
 
 
 def _write(
-    folder: Path, source: sources.Source, columns: Columns, task: Task, progress: ProgressCallback
+    folder: Path,
+    source: sources.Source,
+    columns: ColumnNames,
+    task: Task,
+    progress: ProgressCallback,
 ) -> CachedDataset:
     """Write the rows of a source into a new folder."""
     class_names = source.classes.get(columns.label)
@@ -331,7 +336,7 @@ def _write(
 def _write_texts(
     path: Path,
     rows: sources.CellRows,
-    columns: Columns,
+    columns: ColumnNames,
     encoder: TargetEncoder,
     progress: Callable[[int], None],
 ) -> tuple[NDArray[Any], Integers]:

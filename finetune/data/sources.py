@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,7 +54,7 @@ class Source(ABC):
     def rows(
         self,
         split: str,
-        sentences: list[str],
+        sentences: Sequence[str],
         label: str,
         on_bad_row: OnBadRow,
         status: str = "",

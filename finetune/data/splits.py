@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "revision": dataset.revision,
             "columns": {
                 role: name
-                for role, name in asdict(dataset.columns).items()
+                for role, name in dataset.columns._asdict().items()
                 if name or role != "status"
             },
             "reading": [*dataset.notes, *(one.title for one in remarks if one.kind != "sheet")],
@@ -174,7 +174,7 @@ def half_lost(assigned: SplitRows, config: RunConfig) -> Iterator[Finding]:
             undo = [Remedy("lost_rows", "ask", _("Undo"))]
             yield Finding("half-lost", "notes", title, _("You chose it."), remedies=undo, done=True)
             continue
-        used = asdict(dataset.columns).values()
+        used = dataset.columns._asdict().values()
         others = [name for name, why in dataset.choices.items() if not why and name not in used]
         answers = [columns.chosen("label", name) for name in others if unlabelled]
         if lost < rows:

@@ -109,7 +109,7 @@ def predict_file(
 
 
 def _open(path: Path, request: PredictionRequest) -> Table:
-    table = table_formats.open_table(path, request.file, request.reading)
+    table = table_formats.open_table(path, request.file, request)
     table.keep_empty_rows = True
     return table
 
@@ -228,7 +228,7 @@ class _RowPredictor:
             window.first, window.second, options.both_orders
         )
         answers = task.answers(logits, target, rule, options, swapped)
-        margins = task.margins(answers, target, rule, options)
+        margins = task.margins(answers, target, rule.under(options))
         hashes = text_hashes.row_hashes(window.first, window.second)
         trained_on = self._trained_on(hashes)
         truth, known, labels = answers.values, np.zeros(len(records), bool), []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -84,6 +84,15 @@ def one_stratum(strata: Integers) -> Integers:
 
 
 @dataclass(frozen=True)
+class PredictOptions:
+    """Options for turning logits into an answer."""
+
+    both_orders: bool = False  # average the probabilities of both orders of the sentences
+    threshold: bool = True  # use the threshold saved with the model, if there is one
+    calibrated: bool = False  # use the temperature saved with the model
+
+
+@dataclass(frozen=True)
 class SureRule:
     """From which confidence on a model gives an answer, and the bound that this keeps. The
     confidence is the answer's probability in the given order, not calibrated; of several labels the
@@ -119,17 +128,13 @@ class DecisionRule:
         """Return the threshold; None unless there are two classes, one of them `positive`."""
         return self.threshold if len(names) == 2 and self.positive in names else None
 
+    def under(self, options: PredictOptions) -> DecisionRule:
+        """Return the rule without the choices that `options` do not use."""
+        rule = self if options.calibrated else replace(self, temperature=None)
+        return rule if options.threshold else replace(rule, threshold=None, thresholds=())
+
 
 NO_RULE = DecisionRule()
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    """Options for turning logits into an answer."""
-
-    both_orders: bool = False  # average the probabilities of both orders of the sentences
-    threshold: bool = True  # use the threshold saved with the model, if there is one
-    calibrated: bool = False  # use the temperature saved with the model
 
 
 class Answers(NamedTuple):
@@ -349,26 +354,24 @@ class Task(Protocol):
             swapped: logits of the sentences in the other order; None for single sentences.
         """
         options = options or PredictOptions(both_orders=swapped is not None)
-        temperature = (rule.temperature if options.calibrated else None) or 1.0
+        rule = rule.under(options)
+        temperature = rule.temperature or 1.0
         outputs = self.outputs(logits, temperature)
         if options.both_orders and swapped is not None:
             outputs = (outputs + self.outputs(swapped, temperature)) / np.float32(2)
-        return self.decide(outputs, target, rule, options)
+        return self.decide(outputs, target, rule)
 
     def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
         """Return the probabilities of classes or labels, or scores; shape (pairs, target.size)."""
 
-    def decide(
-        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
-        options: PredictOptions,
-    ) -> Answers:  # fmt: skip
+    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
         """Return the answers to `outputs`, which may be the means of both orders."""
 
     def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+        self, answers: Answers, target: Target, rule: DecisionRule
     ) -> NDArray[np.float32] | None:
-        """Return how far each of the `answers` by this rule and options is from changing, from 0 to
-        1, shape (pairs,); None if the task has no such measure."""
+        """Return how far each of the `answers` by this rule is from changing, from 0 to 1, shape
+        (pairs,); None if the task has no such measure."""
         return None
 
     def plain_answers(self, logits: Logits) -> Targets:

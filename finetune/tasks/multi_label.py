@@ -24,7 +24,6 @@ from finetune.tasks.base import (
     MULTI_LABEL,
     Answers,
     DecisionRule,
-    PredictOptions,
     Target,
     Targets,
 )
@@ -92,16 +91,13 @@ class MultiLabel(ReadsLists):
 
         return np.asarray(expit(np.asarray(logits, np.float32)))
 
-    def decide(
-        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
-        options: PredictOptions,
-    ) -> Answers:  # fmt: skip
-        return Answers(outputs, _given(outputs, _levels(target, rule, options)))
+    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+        return Answers(outputs, _given(outputs, _levels(target, rule)))
 
     def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+        self, answers: Answers, target: Target, rule: DecisionRule
     ) -> NDArray[np.float32] | None:
-        away = np.abs(answers.probabilities - _levels(target, rule, options)).min(axis=1)
+        away = np.abs(answers.probabilities - _levels(target, rule)).min(axis=1)
         return np.asarray(np.minimum(1, 2 * away), np.float32)
 
     def plain_answers(self, logits: Logits) -> Targets:
@@ -161,9 +157,9 @@ class MultiLabel(ReadsLists):
         )
 
 
-def _levels(target: Target, rule: DecisionRule, options: PredictOptions) -> Floats:
+def _levels(target: Target, rule: DecisionRule) -> Floats:
     """The threshold of each label, shape (labels,)."""
-    kept = dict(rule.thresholds) if options.threshold else {}
+    kept = dict(rule.thresholds)
     return np.array([kept.get(name, _HALF) for name in target.names])
 
 

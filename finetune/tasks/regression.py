@@ -28,7 +28,6 @@ from finetune.tasks.base import (
     SINGLE_LABEL,
     Answers,
     DecisionRule,
-    PredictOptions,
     Target,
     Targets,
 )
@@ -153,10 +152,7 @@ class Regression(ReadsScores):
     def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
         return np.asarray(logits, np.float32)
 
-    def decide(
-        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
-        options: PredictOptions,
-    ) -> Answers:  # fmt: skip
+    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
         return Answers(np.zeros((len(outputs), 0), np.float32), outputs[:, 0])
 
     def plain_answers(self, logits: Logits) -> Targets:

@@ -26,7 +26,6 @@ from finetune.tasks.base import (
     SINGLE_LABEL,
     Answers,
     DecisionRule,
-    PredictOptions,
     Target,
     Targets,
 )
@@ -138,24 +137,20 @@ class SingleLabel(ReadsClasses):
     def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
         return probabilities(logits, temperature)
 
-    def decide(
-        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
-        options: PredictOptions,
-    ) -> Answers:  # fmt: skip
-        above = self._above_threshold(outputs, target, rule, options)
+    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+        above = self._above_threshold(outputs, target, rule)
         if above is None:
             return Answers(outputs, self.plain_answers(outputs))
         positive = target.names.index(rule.positive)
         return Answers(outputs, np.where(above >= 0, positive, 1 - positive))
 
     def _above_threshold(
-        self, shares: Logits, target: Target, rule: DecisionRule, options: PredictOptions
+        self, shares: Logits, target: Target, rule: DecisionRule
     ) -> NDArray[np.float64] | None:
         """Return the positive class's probabilities minus the threshold; None if there is none."""
-        level = rule.threshold_for(target.names) if options.threshold else None
-        if level is None:
+        if (level := rule.threshold_for(target.names)) is None:
             return None
-        temperature = (rule.temperature if options.calibrated else None) or 1.0
+        temperature = rule.temperature or 1.0
         if temperature != 1:  # the calibrated probability at which the plain one is the threshold
             odds = math.log(level / (1 - level))
             level = 1 / (1 + math.exp(-odds / temperature))
@@ -164,10 +159,10 @@ class SingleLabel(ReadsClasses):
         return np.asarray(shares[:, positive].astype(np.float64) - level)
 
     def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+        self, answers: Answers, target: Target, rule: DecisionRule
     ) -> NDArray[np.float32] | None:
         shares = answers.probabilities
-        above = self._above_threshold(shares, target, rule, options)
+        above = self._above_threshold(shares, target, rule)
         if above is not None:
             return np.asarray(np.minimum(1, 2 * np.abs(above)), np.float32)
         second, first = np.partition(shares, -2, axis=1)[:, -2:].T
