@@ -79,12 +79,8 @@ def added_columns(
     """The columns that a prediction adds: those of the task, `trained_on` if that is known, and
     `error`.
 
-    If the file has one of these names, ignoring case, all of them get the ending `_2`, or the next
-    free number.
-
-    Args:
-        answered: the task's columns, with `str` or `float`.
-        taken: all columns of the file.
+    If the file, whose columns are `taken`, has one of these names, ignoring case, all of them get
+    the ending `_2`, or the next free number.
     """
     columns = {
         name: pa.string() if kind is str else pa.float64() for name, kind in answered.items()
@@ -102,12 +98,8 @@ def added_columns(
 def open_writer(
     out: Path, table: Table, own: ColumnTypes, added: ColumnTypes
 ) -> Iterator[WriteLines]:
-    """Open a result in the format of its ending; yields a function that writes rows.
-
-    Args:
-        table: the predicted file.
-        own, added: the columns of the file and of the prediction, in their order.
-    """
+    """Open the result of a predicted file, with its `own` and the `added` columns, in the format of
+    its ending; yields a function that writes rows."""
     suffix = out.suffix.lower()
     if suffix == ".parquet":
         columns = own | added
