@@ -64,12 +64,8 @@ def remark(
     texts: Sequence[str] = (),
     severity: Severity = "notes",
 ) -> Finding:
-    """Make a finding about how a file was read; `findings.in_split` names its split.
-
-    Args:
-        lines: those concerned, from 1.
-        texts: of each line.
-    """
+    """Make a finding about how a file was read: about its `lines` from 1, with the `texts` of each.
+    `findings.in_split` names its split."""
     shown = [*lines[:MAX_LINES]]
     examples = [Example("", line, note=text) for line, text in zip(shown, texts, strict=False)]
     rows = {"": shown} if shown else {}
