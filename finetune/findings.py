@@ -80,12 +80,13 @@ def in_split(found: Sequence[Finding], split: str) -> list[Finding]:
     ]
 
 
-def how_to_answer(answers: Sequence[Remedy]) -> str:
-    """Return how to answer a question about columns or rows."""
-    if not answers:
-        return message("Choose other columns, or bring a file with more of them.")
-    options = ", ".join(answer.option for answer in answers)
-    return message("Choose one; the options in a terminal: {options}", options=options)
+def question(kind: str, title: str, answers: Sequence[Remedy], where: Any = None) -> Finding:
+    """Ask about columns or rows: nothing can be trained until one of the `answers` is chosen."""
+    action = message("Choose other columns, or bring a file with more of them.")
+    if answers:
+        options = ", ".join(answer.option for answer in answers)
+        action = message("Choose one; the options in a terminal: {options}", options=options)
+    return Finding(kind, "blocks", title, action, where, [*answers])
 
 
 def shorten(text: str, characters: int = 32) -> str:

@@ -22,7 +22,7 @@ from finetune.data.check_report import (
 )
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
-from finetune.findings import Example, Finding, Remedy, Severity, how_to_answer
+from finetune.findings import Example, Finding, Remedy, Severity
 from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.events import Phase
@@ -140,7 +140,7 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         choices=dataset.choices,
         columns=dataset.columns._asdict(),
         task=task.name,
-        labels=assigned.names,
+        labels=assigned.labels.reading.names,
         scale=dict(scale),
         cuts=cuts,
         positive_label=positive,
@@ -197,10 +197,8 @@ def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         if own or split == "train" or (states == 0).any():  # GLUE's test splits have none
             unlabelled.append((split, np.flatnonzero(complete & (states == MISSING_LABEL))))
     action = _("They are left out.")
-    title = _("Rows with an empty or missing sentence")
-    yield Finding("empty", "warns", title, action, empty)
-    title = _("Rows without a label")
-    yield Finding("unlabelled", "warns", title, action, unlabelled)
+    yield Finding("empty", "warns", _("Rows with an empty or missing sentence"), action, empty)
+    yield Finding("unlabelled", "warns", _("Rows without a label"), action, unlabelled)
 
 
 def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
@@ -321,12 +319,9 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
         examples.append(Example("train", line, note=text[:_EXAMPLE_CHARACTERS]))
     said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
     guess = columns.guess_from(source.columns, sample, said)
-    findings = []  # a question about each role in doubt, the texts first
-    for role in guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]:
-        text, answers = columns.question(guess, role, source.name, sample)
-        kind = {"sentence2": "single-or-pair", "status": "review"}.get(role, "columns")
-        action = how_to_answer(answers)
-        findings.append(Finding(kind, "blocks", text, action, remedies=answers))
+    # A question about each role in doubt, the texts first.
+    roles = guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]
+    findings = [columns.ask(guess, role, source.name, sample) for role in roles]
     try:
         columns.check_choices(said, source.columns, source.name)
     except DataError:

@@ -34,7 +34,7 @@ from finetune.findings import Example, Finding, in_split, shorten
 from finetune.messages import Text, message
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import CUT_SCORES, Task
-from finetune.tasks.labels import TargetEncoder
+from finetune.tasks.classes import LabelEncoder
 from finetune.tasks.registry import find_task, recognise
 from finetune.text_hashes import Integers
 
@@ -250,8 +250,7 @@ def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
     """The cached dataset of a configuration; None if its source has a newer commit."""
     cached = load_cached(hub_access.pairs_folder(root, config))
     if cached is None and config.dataset_revision:  # it may have been read as the newest commit
-        newest = config.changed(dataset_revision="")
-        cached = load_cached(hub_access.pairs_folder(root, newest))
+        cached = load_cached(hub_access.pairs_folder(root, config.changed(dataset_revision="")))
         if cached is not None and cached.revision != config.dataset_revision:
             return None
     if cached is None or sources.has_new_commit(config, cached.revision):
@@ -337,7 +336,7 @@ def _write_texts(
     path: Path,
     rows: sources.CellRows,
     columns: ColumnNames,
-    encoder: TargetEncoder,
+    encoder: LabelEncoder,
     progress: Callable[[int], None],
 ) -> tuple[NDArray[Any], Integers]:
     """Write the sentences of rows as an Arrow stream, in bounded memory; their labels, and

@@ -81,8 +81,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths,
         checkpoints.check_known(config.checkpoint, tokenizer, first)
     except ModelError as error:
         return measured, [unknown_text(error, read, config.checkpoint)]
-    fit = measure_fit(tokenizer, read)
-    return measured, findings(fit, config.checkpoint)
+    return measured, findings(measure_fit(tokenizer, read), config.checkpoint)
 
 
 def _summarize(tokens: Sequence[int], total: int, max_length: int = 0) -> TokenLengths:

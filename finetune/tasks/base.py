@@ -167,7 +167,7 @@ class Task(Protocol):
     constant: str  # a name for the best constant answer, as a baseline
     problem_type: str = SINGLE_LABEL  # transformers' name
     has_right: bool  # True if an answer is right or wrong; a score is only near
-    # Of a `TargetEncoder`, made from the name of a column and the classes that the source names.
+    # A `LabelEncoder`, made from the name of a column and the classes that the source names.
     encoder: type[Any]
     left_out: str  # why rows are left out whose label is none of the task's
 
@@ -427,16 +427,6 @@ class Task(Protocol):
         """Return how wrong each answer is, from 0 for a right one; shape (examples,). Of labels it
         is the share that is wrongly given or not given."""
         return np.asarray((answers != truth).mean(axis=_later_axes(truth)))
-
-    def difference(
-        self, first: Targets, second: Targets, truth: Targets, target: Target,
-        metrics: Sequence[Metric], shared: SharedRows | None = None, times: float = 1.0,
-    ) -> dict[str, Interval]:  # fmt: skip
-        """Return the metrics of the first answers minus those of the second, by name, with their
-        95% intervals, or those that so many times as many rows like these would have."""
-        return intervals.difference_intervals(
-            first, second, truth, metrics, target.meant, shared, times
-        )
 
     def details(
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from finetune.config import RunConfig
 from finetune.errors import DataError, some
-from finetune.findings import Finding, Remedy, how_to_answer, shorten
+from finetune.findings import Finding, Remedy, question, shorten
 from finetune.messages import message as _
 from finetune.metrics.catalog import ACCURACY, F1, metric_name
 from finetune.tasks import cells, classes, scores
@@ -76,8 +76,7 @@ class ReadsClasses(Task):
                 Remedy("task", MULTI_LABEL, _("Learn each label by itself")),
                 Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")),
             ]
-            action = how_to_answer(remedies)
-            asked.append(Finding("several-labels", "blocks", title, action, remedies=remedies))
+            asked.append(question("several-labels", title, remedies))
         if labels.reading.unclear:
             rows = labels.spelled(
                 [n for n, text in enumerate(labels.spellings) if text == NO_LABEL]
@@ -135,8 +134,7 @@ class ReadsClasses(Task):
             )
             mark = labels.reading.names[-1]
             action = _("All other cells hold the same mark, {mark!r}.", mark=mark)
-            rows = labels.spelled([MISSING_LABEL])
-            yield Finding("empty-cells", "warns", title, action, rows)
+            yield Finding("empty-cells", "warns", title, action, labels.spelled([MISSING_LABEL]))
         nested = [n for n, cell in enumerate(labels.spellings) if cells.is_nested(cell)]
         yield unreadable(labels, nested)
         if labels.reading.separator and labels.config.task:
@@ -225,8 +223,7 @@ def _spellings(labels: LabelledRows) -> Finding:
         "or half width) are read as one class: {names}",
         names=some(names),
     )
-    action = _("No action is needed.")
-    return Finding("spellings", "notes", title, action, labels.spelled(odd))
+    return Finding("spellings", "notes", title, _("No action is needed."), labels.spelled(odd))
 
 
 def _spellings_of_classes(labels: LabelledRows) -> Iterator[tuple[str, dict[int, str]]]:
@@ -282,19 +279,14 @@ def _positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
         "are computed for it. Until positive_label is set, {name!r} is used.",
         name=name,
     )
-    remedies = _class_choices(target.names)
-    yield Finding("positive", "warns", title, action, remedies=remedies)
+    yield Finding("positive", "warns", title, action, remedies=_class_choices(target.names))
 
 
 def class_balance(
     train: NDArray[Any], target: Target, constant: Mapping[str, float]
 ) -> Iterator[Finding]:
-    """Report a class so common that accuracy flatters, and the scores of always answering it.
-
-    Args:
-        train: the classes of the training rows.
-        constant: scores of always giving the commonest answer, by name.
-    """
+    """Report a class so common among the training rows that accuracy flatters, and the scores of
+    always answering it, by name (`constant`)."""
     counts = np.bincount(train, minlength=target.size)
     label = target.names[int(np.argmax(counts))]
     share = float(max(counts) / sum(counts))

@@ -52,7 +52,7 @@ class LabelEncoder:
         self._codes = {name: code for code, name in enumerate(names)}
         self._fractions: list[str] = []
 
-    def code(self, cell: Any) -> int:
+    def code(self, cell: Any) -> Any:
         """Return the number of a cell's spelling, or `MISSING_LABEL`. DataError if there are too
         many spellings, or they are fractions."""
         text = self._spell(cell)

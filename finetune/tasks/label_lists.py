@@ -100,12 +100,8 @@ class LabelLists(Reading):
 
 
 def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> LabelLists:
-    """Read the labels of cells. Spellings that differ in case or form only are one label.
-
-    Args:
-        spellings: of cells.
-        rows: how often each occurs, shape (spellings,).
-    """
+    """Read the labels of cells by their spellings, and how often each occurs. Labels that differ in
+    case or form only are one."""
     said, changes = [*map(_said, spellings)], config.changed_labels
     by_place = cells.are_places([value for value in said if isinstance(value, list) and value])
     if by_place:

@@ -5,30 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
 from finetune.errors import some
-from finetune.findings import Finding, Remedy, how_to_answer
+from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
 from finetune.tasks.cells import NO_LABEL
 from finetune.text_hashes import Integers
 
 IMPOSSIBLE = _("Training is not possible with these rows.")
 MOST_CHANGES = 300  # the longest `label_map`, in characters
-
-
-class TargetEncoder(Protocol):
-    """Turns the cells of a label column into numbers while the rows are read."""
-
-    spellings: list[str]  # what the numbers stand for, if they are not the values themselves
-    no_labels: NDArray[Any]  # an array of no rows, with the dtype and shape of a column's numbers
-
-    def code(self, cell: Any) -> Any:
-        """Return a cell as numbers. Raises DataError if the column cannot be learned."""
 
 
 @dataclass(frozen=True)
@@ -113,18 +103,14 @@ def changed_labels(labels: LabelledRows) -> Iterator[Finding]:
 def no_label(
     labels: LabelledRows, rows: Sequence[tuple[str, Integers]], other: str, text: str
 ) -> Finding:
-    """Ask whether -1 stands for no label.
-
-    Args:
-        rows: those with -1.
-        other: what it stands for otherwise, which `text` says.
-    """
+    """Ask whether -1 stands for no label. `rows` have it; otherwise it stands for `other`, which
+    `text` says."""
     title = _(
         "Does -1 in the column {column!r} mean that a row has no label?", column=labels.column
     )
     remedies = change(labels, {NO_LABEL: ""}, _("No label: leave out these rows"))
     remedies += change(labels, {NO_LABEL: other}, text)
-    return Finding("no-label", "blocks", title, how_to_answer(remedies), rows, remedies)
+    return question("no-label", title, remedies, rows)
 
 
 def unreadable(labels: LabelledRows, spellings: Sequence[int]) -> Finding:

@@ -76,8 +76,7 @@ class Regression(ReadsScores):
     def make_target(self, labels: LabelledRows) -> Target:
         train = labels.of("train")
         low, high = (float(scores.spell(end)) for end in (train.min(), train.max()))
-        decimal = labels.reading.decimal
-        return Target((), task=self.name, low=low, high=high, decimal=decimal)
+        return Target((), task=self.name, low=low, high=high, decimal=labels.reading.decimal)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         return {"low": target.low, "high": target.high, "decimal": target.decimal}
@@ -173,8 +172,7 @@ class Regression(ReadsScores):
     ) -> ScoreDetails:  # fmt: skip
         answered, true = (np.asarray(values, np.float64) for values in (answers.values, truth))
         errors = answered - true
-        everything = np.concatenate([answered, true])
-        edges = np.histogram_bin_edges(everything, _DRAWN)
+        edges = np.histogram_bin_edges(np.concatenate([answered, true]), _DRAWN)
         density = np.histogram2d(true, answered, (edges, edges))[0].astype(np.int64)
         counts, error_edges = np.histogram(errors, _DRAWN)
         spread = answered.var()

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import some
-from finetune.findings import Finding, Remedy, how_to_answer
+from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
 from finetune.tasks import cells
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, REGRESSION, SINGLE_LABEL, Targets, Task
 from finetune.tasks.cells import COMMA, POINT, Number, to_number
+from finetune.tasks.classes import LabelEncoder
 from finetune.tasks.labels import (
     LabelledRows,
     Reading,
@@ -50,16 +51,15 @@ def cut_of(names: Sequence[str]) -> float | None:
     return cut if cut is not None and cut_names(cut) == [*names] else None
 
 
-class ScoreEncoder:
+class ScoreEncoder(LabelEncoder):
     """Reads a label column as numbers, four for a row: the first three fields of its `Number`, or
     infinity for a cell that is no number, and the place of its unit or of that cell among
     `spellings`. A missing score is nan."""
 
     no_labels: NDArray[Any] = np.zeros((0, 4))
 
-    def __init__(self, column: str, names: Sequence[str]) -> None:
-        self.spellings: list[str] = []
-        self._places: dict[str, int] = {}
+    def __init__(self, column: str, names: Sequence[str] = ()) -> None:
+        super().__init__(column)
 
     def code(self, cell: Any) -> tuple[float, float, int, int]:
         """Return a row's numbers."""
@@ -69,10 +69,10 @@ class ScoreEncoder:
             return np.nan, np.nan, 0, -1
         text = number.unit if number else cells.label_text(value)[:200]
         number = number or Number(np.inf, np.inf)
-        if text not in self._places and len(self.spellings) < _MOST_SPELLINGS:
-            self._places[text] = len(self.spellings)
+        if text not in self._codes and len(self.spellings) < _MOST_SPELLINGS:
+            self._codes[text] = len(self.spellings)
             self.spellings.append(text)
-        return (*number[:3], self._places.get(text, -1))
+        return (*number[:3], self._codes.get(text, -1))
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class ReadsScores(Task):
                 fraction=spell(min(reading.both, key=abs)),
             )
             ways = [_decimal(reading.both, mark) for mark in (POINT, COMMA)]
-            asked.append(Finding("decimals", "blocks", title, how_to_answer(ways), remedies=ways))
+            asked.append(question("decimals", title, ways))
         if reading.unclear:
             rows = labels.where(lambda codes: codes[:, 0] == -1)
             asked.append(no_label(labels, rows, cells.NO_LABEL, _("It is a score")))
@@ -256,8 +256,7 @@ def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
     )
     if labels.config.task == SINGLE_LABEL:
         undo = Remedy("task", "", _("Undo"))
-        action = _("You chose classes.")
-        yield Finding("score", "notes", title, action, remedies=[undo], done=True)
+        yield Finding("score", "notes", title, _("You chose classes."), remedies=[undo], done=True)
         return
     action = _(
         "They are read as classes, for which a 4 is as wrong as a 1 where 5 is right. As a score, "
@@ -309,8 +308,7 @@ def _offered_cut(labels: LabelledRows) -> Finding:
     )
     action = _("To learn two classes instead, set score_cut to the number from which on it is one.")
     text = _("From {cut} on ({above:,} of {rows:,} rows)", cut=cut, above=above, rows=len(train))
-    remedies = [Remedy("score_cut", cut, text)]
-    return Finding("cut", "notes", title, action, remedies=remedies)
+    return Finding("cut", "notes", title, action, remedies=[Remedy("score_cut", cut, text)])
 
 
 def _beyond(labels: LabelledRows, split: str, low: float, high: float) -> tuple[str, Integers]:
@@ -351,8 +349,7 @@ def _differing_splits(labels: LabelledRows) -> Iterator[Finding]:
             high=spell(high),
         )
         action = _("They are kept; a model seldom answers beyond what it has seen.")
-        rows = [_beyond(labels, split, low, high)]
-        yield Finding("range", "warns", title, action, rows)
+        yield Finding("range", "warns", title, action, [_beyond(labels, split, low, high)])
         test = ks_2samp(train, labels.of(split))
         if test.statistic > _DIFFERS and test.pvalue < _CHANCE:
             middles = [spell(np.median(labels.of(name))) for name in ("train", split)]

@@ -176,8 +176,7 @@ class SingleLabel(ReadsClasses):
     ) -> torch.Tensor:
         from torch.nn.functional import cross_entropy
 
-        logits = outputs.logits.float()
-        return cross_entropy(logits, labels, weights, label_smoothing=smoothing)
+        return cross_entropy(outputs.logits.float(), labels, weights, label_smoothing=smoothing)
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         scores = logits.astype(np.float64)
