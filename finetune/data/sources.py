@@ -130,13 +130,13 @@ def open_source(config: RunConfig, root: Path) -> Source:
     """Open the source that a configuration names as `dataset`; DataError if it cannot be read."""
     dataset = config.dataset
     catalog.check_dataset(dataset)
-    names, options = {split: f"{split}.csv" for split in uploads.SPLITS}, ReadOptions.of(config)
-    paths = {split: catalog.BUNDLED_PAIRS / name for split, name in names.items()}
-    if is_upload(dataset):
+    if dataset == BUNDLED_DATASET:
+        names, options = {split: f"{split}.csv" for split in uploads.SPLITS}, ReadOptions()
+        paths = {split: catalog.BUNDLED_PAIRS / name for split, name in names.items()}
+    elif is_upload(dataset):
         stored = uploads.Uploads(root / "uploads")
         paths, names = stored.files(dataset), stored.file_names(dataset)
-    elif dataset == BUNDLED_DATASET:
-        options = ReadOptions()
+        options = ReadOptions.of(config)
     else:
         return _open_hub(config)
     tables = {
