@@ -12,7 +12,6 @@ from pydantic.dataclasses import dataclass
 
 from finetune import arguments
 from finetune.messages import Text, message
-from finetune.text_hashes import Integers
 
 Severity = Literal["blocks", "warns", "notes"]  # training is impossible; a risk; a fact
 
@@ -50,16 +49,16 @@ class Finding:
     kind: str  # an identifier, such as `leakage`
     severity: Severity
     title: Text
-    count: int  # rows concerned
     action: Text  # what will be done, and what the person can do
-    examples: list[Example] = field(default_factory=list)
-    remedies: list[Remedy] = field(default_factory=list)
-    done: bool = False  # a remedy was chosen; `remedies` undo it
-    # Split of the source -> lines of the rows concerned, from 1; the first `MAX_LINES` of a split.
-    rows: dict[str, list[int]] = field(default_factory=dict)
     # Splits of the source, and indices of the rows in them, until those are looked up. A finding
     # about no rows is not reported.
     where: Annotated[Any, Field(exclude=True)] = None
+    remedies: list[Remedy] = field(default_factory=list)
+    done: bool = False  # a remedy was chosen; `remedies` undo it
+    count: int = 0  # rows concerned
+    examples: list[Example] = field(default_factory=list)
+    # Split of the source -> lines of the rows concerned, from 1; the first `MAX_LINES` of a split.
+    rows: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
@@ -67,20 +66,6 @@ class Finding:
         rows = f" ({self.count:,} {'row' if self.count == 1 else 'rows'})" if self.count else ""
         text = self.title.rstrip(".") + rows
         return text if text.endswith("?") else f"{text}."
-
-
-def about_rows(
-    kind: str,
-    severity: Severity,
-    title: str,
-    action: str,
-    where: Sequence[tuple[str, Integers]],
-    remedies: Sequence[Remedy] = (),
-    done: bool = False,
-) -> Finding:
-    """Make a finding of which the number, lines and texts of the rows are not looked up yet."""
-    own = [*remedies]
-    return Finding(kind, severity, title, 0, action, remedies=own, done=done, where=where)
 
 
 def in_split(found: Sequence[Finding], split: str) -> list[Finding]:
@@ -95,12 +80,13 @@ def in_split(found: Sequence[Finding], split: str) -> list[Finding]:
     ]
 
 
-def how_to_answer(answers: Sequence[Remedy]) -> str:
-    """Return how to answer a question about columns or rows."""
-    if not answers:
-        return message("Choose other columns, or bring a file with more of them.")
-    options = ", ".join(answer.option for answer in answers)
-    return message("Choose one; the options in a terminal: {options}", options=options)
+def question(kind: str, title: str, answers: Sequence[Remedy], where: Any = None) -> Finding:
+    """Ask about columns or rows: nothing can be trained until one of the `answers` is chosen."""
+    action = message("Choose other columns, or bring a file with more of them.")
+    if answers:
+        options = ", ".join(answer.option for answer in answers)
+        action = message("Choose one; the options in a terminal: {options}", options=options)
+    return Finding(kind, "blocks", title, action, where, [*answers])
 
 
 def shorten(text: str, characters: int = 32) -> str:

@@ -153,10 +153,10 @@ def test_a_visitor_is_limited_whatever_the_process_is(monkeypatch: pytest.Monkey
         ),
         (message("{name}.onnx of {name} and {count}.", name="a.", count=1.5),
          "a..onnx of a. and 1.5."),
-        (Finding("kind", "blocks", "There is one class.", 0, "").sentence, "There is one class."),
-        (Finding("kind", "blocks", "Rows without a label", 1200, "Do.").sentence,
+        (Finding("kind", "blocks", "There is one class.", "").sentence, "There is one class."),
+        (Finding("kind", "blocks", "Rows without a label", "Do.", count=1200).sentence,
          "Rows without a label (1,200 rows)."),
-        (Finding("kind", "blocks", "Rows without a label.", 1, "Do.").sentence,
+        (Finding("kind", "blocks", "Rows without a label.", "Do.", count=1).sentence,
          "Rows without a label (1 row)."),
     ],
 )  # fmt: skip

@@ -36,8 +36,7 @@ class CatalogEntry:
 
 def _glue(task: str, pairs: int) -> CatalogEntry:
     name = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}.get(task, task.upper())
-    label = f"GLUE {name} (Hub)"
-    return CatalogEntry(f"glue/{task}", label, "nyu-mll/glue", task, pairs=pairs)
+    return CatalogEntry(f"glue/{task}", f"GLUE {name} (Hub)", "nyu-mll/glue", task, pairs=pairs)
 
 
 DATASETS: tuple[CatalogEntry, ...] = (

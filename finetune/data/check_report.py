@@ -106,8 +106,7 @@ class CheckReport:
     @property
     def question(self) -> Finding | None:
         """The unanswered finding that asks for the positive class, or None."""
-        asked = (f for f in self.findings if f.kind == "positive" and not f.done)
-        return next(asked, None)
+        return next((f for f in self.findings if f.kind == "positive" and not f.done), None)
 
     def to_json(self) -> str:
         return TypeAdapter(CheckReport).dump_json(self).decode() + "\n"

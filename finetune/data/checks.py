@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from finetune.data.check_report import (
 )
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
-from finetune.findings import Example, Finding, Remedy, Severity, about_rows, how_to_answer
+from finetune.findings import Example, Finding, Remedy, Severity
 from finetune.messages import message as _
 from finetune.metrics import intervals
 from finetune.runs.events import Phase
@@ -76,7 +76,7 @@ def check_pairs(
         assigned = splits.hold_out(assigned, config)
     except DataError as error:
         remedy = Remedy("folds", "", _("Hold out a validation split"))
-        findings.append(Finding("folds", "blocks", error.fact, 0, error.remedy, remedies=[remedy]))
+        findings.append(Finding("folds", "blocks", error.fact, error.remedy, remedies=[remedy]))
     report = _report(assigned, config, findings)
     on_partial(replace(report, seconds=time.monotonic() - start))
     progress(Phase.MEASURE_LENGTHS, "", 0, 0)
@@ -85,7 +85,7 @@ def check_pairs(
         lengths, of_tokenizer = token_lengths.check_lengths(assigned, config)
         findings += of_tokenizer
     except ModelError as error:
-        findings.append(Finding("tokenizer", "blocks", error.fact, 0, error.remedy))
+        findings.append(Finding("tokenizer", "blocks", error.fact, error.remedy))
         lengths = TokenLengths(note=_("The lengths are missing. {fact}", fact=error.fact))
     if lengths.cut > 0:
         title = _(
@@ -95,7 +95,7 @@ def check_pairs(
         )
         action = _("Their ends are cut off; the longest has {n} tokens.", n=lengths.longest)
         severe, count = lengths.cut > 0.05, round(lengths.cut * lengths.of)
-        findings.append(Finding("cut", "warns" if severe else "notes", title, count, action))
+        findings.append(Finding("cut", "warns" if severe else "notes", title, action, count=count))
     seconds = time.monotonic() - start
     return replace(report, lengths=lengths, findings=_by_severity(findings), seconds=seconds)
 
@@ -112,7 +112,7 @@ def _other_metric(config: RunConfig, task: Task) -> Iterator[Finding]:
             "best model.",
             asked=asked, chosen=chosen,
         )  # fmt: skip
-        yield Finding("other-metric", "notes", title, 0, _("No action is needed."))
+        yield Finding("other-metric", "notes", title, _("No action is needed."))
 
 
 def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> CheckReport:
@@ -138,9 +138,9 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         revision=dataset.revision,
         corpus=dataset.folder.name,
         choices=dataset.choices,
-        columns=asdict(dataset.columns),
+        columns=dataset.columns._asdict(),
         task=task.name,
-        labels=assigned.names,
+        labels=assigned.labels.reading.names,
         scale=dict(scale),
         cuts=cuts,
         positive_label=positive,
@@ -187,7 +187,7 @@ def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         title = _("Rows that could not be read: line {lines}", lines=lines)
         examples = dataset.examples.items()
         known = {split: [row.line for row in found] for split, found in examples if found}
-        yield Finding("unreadable", "warns", title, count, action, rows, rows=known)
+        yield Finding("unreadable", "warns", title, action, count=count, examples=rows, rows=known)
     empty, unlabelled, task = [], [], find_task(dataset.task)
     for split, keys in assigned.hashes.items():
         complete = keys.complete(dataset.paired)
@@ -197,10 +197,8 @@ def _rows_left_out(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         if own or split == "train" or (states == 0).any():  # GLUE's test splits have none
             unlabelled.append((split, np.flatnonzero(complete & (states == MISSING_LABEL))))
     action = _("They are left out.")
-    title = _("Rows with an empty or missing sentence")
-    yield about_rows("empty", "warns", title, action, empty)
-    title = _("Rows without a label")
-    yield about_rows("unlabelled", "warns", title, action, unlabelled)
+    yield Finding("empty", "warns", _("Rows with an empty or missing sentence"), action, empty)
+    yield Finding("unlabelled", "warns", _("Rows without a label"), action, unlabelled)
 
 
 def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
@@ -217,7 +215,7 @@ def _leaked_rows(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         )
         rows = [(assigned.rows["train"][0], leaked)]
         remedies = [_leave_out(config, "drop_leaked", rows)]
-        yield about_rows("leakage", "warns", title, action, rows, remedies, config.drop_leaked)
+        yield Finding("leakage", "warns", title, action, rows, remedies, config.drop_leaked)
 
 
 def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
@@ -247,7 +245,7 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
             "These rows are kept, and a model learns their mean. If repeats are left out "
             "(drop_duplicates), the first of them is kept."
         )
-    yield about_rows("conflicts", "warns", title, action, conflicts)
+    yield Finding("conflicts", "warns", title, action, conflicts)
     action = _("They are kept and count more than once; drop_duplicates keeps only the first.")
     if config.drop_duplicates:
         action = _("The first of them is kept.")
@@ -258,7 +256,7 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
         repeated.append((source_split, np.delete(rows, first)))
     title = _("Rows that repeat an earlier one of their split")
     buttons, done = [_leave_out(config, "drop_duplicates", repeated)], config.drop_duplicates
-    yield about_rows("duplicates", "warns", title, action, repeated, buttons, done)
+    yield Finding("duplicates", "warns", title, action, repeated, buttons, done)
 
 
 def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
@@ -269,7 +267,7 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
     if 0 < train < FEW:
         title = _("Only {train} training rows", train=train)
         action = _("A few hundred are the least from which a model learns something that lasts.")
-        yield Finding("few", "warns", title, train, action)
+        yield Finding("few", "warns", title, action, count=train)
     if validation and (margin := intervals.accuracy_margin(validation)) > SLIGHTLY_UNCERTAIN:
         title = _("Only {rows} validation rows", rows=validation)
         action = _(
@@ -292,7 +290,7 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
         if cut and train + validation < FEW_TO_HOLD_OUT and folds > 1:
             text = _("Cross-validate in {folds} folds", folds=folds)
             remedies.append(Remedy("folds", str(folds), text))
-        yield Finding(FEW_HELD_OUT, severity, title, validation, action, remedies=remedies)
+        yield Finding(FEW_HELD_OUT, severity, title, action, count=validation, remedies=remedies)
     if not cut or not assigned.dataset.paired:
         return
     train_keys, keys = assigned.of("train"), assigned.of("validation")
@@ -304,7 +302,7 @@ def _split_findings(assigned: SplitRows) -> Iterator[Finding]:
             "They were cut from train, where almost every row shares a sentence with others: the "
             "scores are of new pairs, not of new sentences."
         )
-        yield Finding("shared", "notes", title, shared, action)
+        yield Finding("shared", "notes", title, action, count=shared)
 
 
 def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckReport:
@@ -321,17 +319,14 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
         examples.append(Example("train", line, note=text[:_EXAMPLE_CHARACTERS]))
     said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
     guess = columns.guess_from(source.columns, sample, said)
-    findings = []  # a question about each role in doubt, the texts first
-    for role in guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]:
-        text, answers = columns.question(guess, role, source.name, sample)
-        kind = {"sentence2": "single-or-pair", "status": "review"}.get(role, "columns")
-        action = how_to_answer(answers)
-        findings.append(Finding(kind, "blocks", text, 0, action, remedies=answers))
+    # A question about each role in doubt, the texts first.
+    roles = guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]
+    findings = [columns.ask(guess, role, source.name, sample) for role in roles]
     try:
         columns.check_choices(said, source.columns, source.name)
     except DataError:
         findings = []
-    findings = findings or [Finding("columns", "blocks", error.fact, 0, error.remedy)]
+    findings = findings or [Finding("columns", "blocks", error.fact, error.remedy)]
     findings[0] = replace(findings[0], examples=examples)
     return CheckReport(
         source=source.name,
@@ -356,7 +351,7 @@ def _offer_sheets(findings: list[Finding]) -> list[Finding]:
 def _single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
     """Report the columns that are not read if each row is one text and nobody chose that."""
     dataset = assigned.dataset
-    used = [name for name in asdict(dataset.columns).values() if name]
+    used = [name for name in dataset.columns._asdict().values() if name]
     unused = [name for name, why in dataset.choices.items() if not why and name not in used]
     if dataset.paired or config.sentence2_column or not unused:
         return
@@ -367,7 +362,7 @@ def _single_text(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]:
         columns=some(unused),
     )
     remedies = [Remedy("sentence2_column", NO_COLUMN, _("They are single sentences"))]
-    yield Finding("single", "notes", title, 0, action, remedies=remedies)
+    yield Finding("single", "notes", title, action, remedies=remedies)
 
 
 def _described(assigned: SplitRows, findings: Iterable[Finding]) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
@@ -20,7 +19,7 @@ from finetune.data.column_guess import (
     stem,
 )
 from finetune.errors import DataError, some
-from finetune.findings import Remedy, how_to_answer
+from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
 from finetune.runs.summary import ColumnNames
 
@@ -29,21 +28,6 @@ _MOST_ANSWERS = 30  # columns offered
 # Why a column can be no sentence.
 NESTED = _("is nested: it holds lists or objects, which only labels can be")
 BETWEEN = " | "  # names of columns, as one label column
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a source that are read; `sentence2` is empty for single sentences, `status` if
-    no column says that rows were rejected."""
-
-    sentence1: str
-    sentence2: str
-    label: str
-    status: str = ""
-
-    @property
-    def sentences(self) -> list[str]:
-        return [self.sentence1, self.sentence2] if self.sentence2 else [self.sentence1]
 
 
 def parts_of(label: str, columns: Container[str]) -> list[str]:
@@ -89,7 +73,7 @@ def choose_columns(
     source: str,
     config: RunConfig,
     cells: Mapping[str, Sequence[Any]],
-) -> Columns:
+) -> ColumnNames:
     """Return the columns that a configuration chooses, and guess the others.
 
     Args:
@@ -104,12 +88,12 @@ def choose_columns(
     check_choices(said, columns, source)
     guess = guess_from(columns, cells, said)
     for role in guess.doubts:
-        fact, answers = question(guess, role, source, cells)
-        raise DataError(fact, how_to_answer(answers))
+        asked = ask(guess, role, source, cells)
+        raise DataError(asked.title, asked.action)
     for role in ROLES:
         if column := getattr(guess, role):
             _check_column(role, column, columns, source)
-    return Columns(guess.sentence1, guess.sentence2, guess.label, guess.status)
+    return ColumnNames(guess.sentence1, guess.sentence2, guess.label, guess.status)
 
 
 def guess_from(
@@ -135,10 +119,8 @@ def check_choices(said: Mapping[Role, str], columns: Mapping[str, str], source: 
         )
 
 
-def question(
-    guess: Guess, role: Role, source: str, cells: Mapping[str, Sequence[Any]]
-) -> tuple[str, list[Remedy]]:
-    """Return the question about a role in doubt, and its answers. `cells` are a sample."""
+def ask(guess: Guess, role: Role, source: str, cells: Mapping[str, Sequence[Any]]) -> Finding:
+    """Ask about a role in doubt. `cells` are a sample."""
     candidates = list(guess.doubts[role])
     names = some([repr(name) for name in candidates], 6)
     first, second = guess.sentence1, guess.sentence2
@@ -156,7 +138,8 @@ def question(
         answers = [Remedy("sentence2_column", name, pair) for name, pair in pairs.items()]
         answers.append(Remedy("sentence2_column", NO_COLUMN, _("One text")))
         others = candidates[1:] if len(candidates) > 2 and first == candidates[0] else []
-        return text, answers + [chosen("sentence1", name) for name in others]
+        answers += [chosen("sentence1", name) for name in others]
+        return question("single-or-pair", text, answers)
     if role == "status":
         text = _(
             "Which rows of {source} passed review? {names} may say so.", source=source, names=names
@@ -165,7 +148,8 @@ def question(
             Remedy("status_column", name, _("Leave out the rows that {name!r} rejects", name=name))
             for name in candidates
         ]
-        return text, [*answers, Remedy("status_column", NO_COLUMN, _("Use all rows"))]
+        answers.append(Remedy("status_column", NO_COLUMN, _("Use all rows")))
+        return question("review", text, answers)
     text = _("Which column of {source} holds the first text: {names}?", source=source, names=names)
     if role == "label":
         text = _("Which column of {source} holds the answer: {names}?", source=source, names=names)
@@ -174,7 +158,8 @@ def question(
         if role == "label":
             text = _("No column of {source} can hold the answer.", source=source)
     joint = _joint_labels(candidates, cells) if role == "label" else ()
-    return text, [*joint, *(chosen(role, name) for name in candidates[:_MOST_ANSWERS])]
+    answers = [*joint, *(chosen(role, name) for name in candidates[:_MOST_ANSWERS])]
+    return question("columns", text, answers)
 
 
 def _joint_labels(names: Sequence[str], cells: Mapping[str, Sequence[Any]]) -> Iterator[Remedy]:

@@ -27,13 +27,14 @@ from pydantic import TypeAdapter
 from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
 from finetune.data import catalog, hub_access, review, sources
-from finetune.data.columns import NESTED, SAMPLE_ROWS, Columns, choices_of, choose_columns
+from finetune.data.columns import NESTED, SAMPLE_ROWS, choices_of, choose_columns
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.findings import Example, Finding, in_split, shorten
 from finetune.messages import Text, message
+from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import CUT_SCORES, Task
-from finetune.tasks.labels import TargetEncoder
+from finetune.tasks.classes import LabelEncoder
 from finetune.tasks.registry import find_task, recognise
 from finetune.text_hashes import Integers
 
@@ -88,7 +89,7 @@ class CachedDataset:
     source: str  # its name, as shown to the user
     revision: str  # commit of a Hub dataset; empty otherwise
     choices: dict[str, Text]  # column -> why it cannot be used, or ""
-    columns: Columns
+    columns: ColumnNames
     task: str
     spellings: list[str]  # of the labels
     rows: dict[str, int]  # split -> number of rows
@@ -249,8 +250,7 @@ def _load_current(config: RunConfig, root: Path) -> CachedDataset | None:
     """The cached dataset of a configuration; None if its source has a newer commit."""
     cached = load_cached(hub_access.pairs_folder(root, config))
     if cached is None and config.dataset_revision:  # it may have been read as the newest commit
-        newest = config.changed(dataset_revision="")
-        cached = load_cached(hub_access.pairs_folder(root, newest))
+        cached = load_cached(hub_access.pairs_folder(root, config.changed(dataset_revision="")))
         if cached is not None and cached.revision != config.dataset_revision:
             return None
     if cached is None or sources.has_new_commit(config, cached.revision):
@@ -270,7 +270,11 @@ def load_cached(folder: Path) -> CachedDataset | None:
 
 
 def _write(
-    folder: Path, source: sources.Source, columns: Columns, task: Task, progress: ProgressCallback
+    folder: Path,
+    source: sources.Source,
+    columns: ColumnNames,
+    task: Task,
+    progress: ProgressCallback,
 ) -> CachedDataset:
     """Write the rows of a source into a new folder."""
     class_names = source.classes.get(columns.label)
@@ -331,8 +335,8 @@ def _write(
 def _write_texts(
     path: Path,
     rows: sources.CellRows,
-    columns: Columns,
-    encoder: TargetEncoder,
+    columns: ColumnNames,
+    encoder: LabelEncoder,
     progress: Callable[[int], None],
 ) -> tuple[NDArray[Any], Integers]:
     """Write the sentences of rows as an Arrow stream, in bounded memory; their labels, and

@@ -92,8 +92,7 @@ class CsvTable(TextTable):
         self._name_columns(names)
         start = records[header.above].line if records else 0  # of the names, or the first row
         self._last_above = records[header.rows - 1].last if header.named and records else start - 1
-        if options.header == "auto":
-            self.remarks += headers.remarks(self.name, start, header, self.columns)
+        self.remarks += headers.remarks(self.name, start, header, self.columns)
         named = {line[0] for line in records[header.above].raw} if records else set()
         skipped = [
             line for line in body if line[0] <= self._last_above and line[0] not in {start, *named}

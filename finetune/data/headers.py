@@ -24,19 +24,12 @@ _NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 
 @dataclass(frozen=True)
 class Header:
-    """The position of the row that names the columns.
+    """The position of the row that names the columns."""
 
-    Attributes:
-        above: rows above the names, or above the first row if there are no names.
-        named: true if a row has the names of the columns.
-        doubtful: true if that is uncertain.
-        below: rows beneath the names that describe the columns.
-    """
-
-    above: int
-    named: bool
-    doubtful: bool = False
-    below: int = 0
+    above: int  # rows above the names, or above the first row if there are no names
+    named: bool  # True if a row has the names of the columns
+    doubtful: bool = False  # True if it was guessed that there are none, or not surely these
+    below: int = 0  # rows beneath the names that describe the columns
 
     @property
     def rows(self) -> int:
@@ -78,7 +71,7 @@ def find_header(rows: Sequence[Cells], requested: str = "auto") -> Header:
     if votes <= 0 and above and len(rows[0]) == len(rows[above]) and filled[0]:
         above = 0  # a row with an empty cell rather than a title
         votes = _votes(rows[0], rows[1:])
-    return Header(above, votes >= 0, abs(votes) < 2)
+    return Header(above, votes >= 0, votes < 2)
 
 
 def _names_and_data(rows: Sequence[Cells]) -> tuple[int, int]:
@@ -191,13 +184,14 @@ def _column_vote(cell: str, values: list[str]) -> int:
 
 def remarks(name: str, line: int, header: Header, names: Cells) -> list[Finding]:
     """Remark on the first line of a table if its header was guessed and is in doubt."""
-    if not header.named:
-        title = _(
-            "Line {line} of {name} looks like data, so it is read as a row.", line=line, name=name
-        )
-        action = _("The columns are named by their numbers.")
-        answer = Remedy("header", "yes", _("It has the names of the columns"))
-    elif header.doubtful:
+    if not header.doubtful:
+        return []
+    title = _(
+        "Line {line} of {name} looks like data, so it is read as a row.", line=line, name=name
+    )
+    action = _("The columns are named by their numbers.")
+    answer = Remedy("header", "yes", _("It has the names of the columns"))
+    if header.named:
         title = _(
             "Line {line} of {name} is taken as names of the columns: {names}.",
             line=line,
@@ -206,8 +200,6 @@ def remarks(name: str, line: int, header: Header, names: Cells) -> list[Finding]
         )
         action = _("Its cells are not read as a row. Say so if it is one.")
         answer = Remedy("header", "no", _("It is a row"))
-    else:
-        return []
     return [remark("header", title, action, answers=[answer])]
 
 

@@ -53,8 +53,7 @@ class JsonTable(TextTable):
             self._names, self._above = self.columns, header.rows
             if header.named:
                 self._repeats = headers.Repeats(header_rows[header.above])
-            if options.header == "auto":
-                self.remarks += headers.remarks(self.name, header.above + 1, header, self.columns)
+            self.remarks += headers.remarks(self.name, header.above + 1, header, self.columns)
         rows = list(islice(self.rows(lambda line, reason: None), _KEYED_ROWS))
         cells: dict[str, list[Any]] = {}
         for _line, record in rows:

@@ -35,22 +35,16 @@ def character(quote: str) -> str:
 
 
 class Record(NamedTuple):
-    """The cells of a row.
+    """The cells of a row."""
 
-    Attributes:
-        line: its first line, from 1.
-        kind: "" for a row that fits the header; `stray` if it fits only as it stands, without
-            quotes; `extra` if it has more cells than the header, `repeated` if it repeats that, and
-            `broken` if it cannot be read.
-        raw: its lines, if it has quotes; empty otherwise.
-        problem: why it cannot be read; empty if it can.
-    """
-
-    line: int
+    line: int  # its first one, from 1
     cells: list[str]
+    # "" for a row that fits the header; `stray` if it fits only as it stands, without quotes;
+    # `extra` if it has more cells than the header, `repeated` if it repeats that, and `broken` if
+    # it cannot be read.
     kind: str = ""
-    raw: Sequence[Line] = ()
-    problem: str = ""
+    raw: Sequence[Line] = ()  # its lines, if it has quotes
+    problem: str = ""  # why it cannot be read
 
     @property
     def last(self) -> int:
@@ -60,22 +54,15 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """The layout of a row.
-
-    Attributes:
-        width: columns of the header.
-        required: cells that a row must have; the columns after them have no names.
-        blanks: true if blanks after a delimiter belong to no cell.
-        values: the values of columns that have few, by the column's index.
-        repeats: rows that repeat the header.
-    """
+    """The layout of a row."""
 
     delimiter: str
-    width: int
-    required: int
-    blanks: bool = False
+    width: int  # columns of the header
+    required: int  # cells that a row must have; the columns after them have no names
+    blanks: bool = False  # True if blanks after a delimiter belong to no cell
+    # The values of columns that have few, by the column's index.
     values: dict[int, frozenset[str]] = field(default_factory=dict)
-    repeats: headers.Repeats = field(default_factory=lambda: headers.Repeats(()))
+    repeats: headers.Repeats = field(default_factory=lambda: headers.Repeats(()))  # the header
 
     def split(self, line: str) -> list[str]:
         """Split a line at every delimiter."""
@@ -238,11 +225,6 @@ class Survey:
         """The number of lines that fit in no way."""
         return len(self.lines["broken"]) + len(self.lines["extra"])
 
-    def sometimes_quoted(self) -> bool:
-        """True if only some cells of a column have quotes, and no cell needs them."""
-        rare = any(self.quoted[column] < _MOSTLY * self.rows for column in self.needless)
-        return rare and not self.enclosing
-
 
 def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
     """Count how quotes are used."""
@@ -313,8 +295,7 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
     if double.against and not double.enclosing and not around_a_column:
         return replace(double, quote=NONE)
     rare = shape.delimiter in _RARE_IN_TEXTS
-    joined = len(double.joining) > len(double.enclosing)
-    return replace(double, split_joined=rare or joined)
+    return replace(double, split_joined=rare or len(double.joining) > len(double.enclosing))
 
 
 def remarks(found: Survey, requested: bool) -> list[Finding]:
@@ -335,7 +316,9 @@ def remarks(found: Survey, requested: bool) -> list[Finding]:
         title = _("Quotation marks that do not enclose cells: line {lines}", lines=some(lines, 3))
         action = _("These lines are read as they stand, the others with quotes around cells.")
         text = _("They are part of the texts everywhere")
-    elif found.sometimes_quoted() and not requested:
+    elif not (requested or found.enclosing) and any(
+        found.quoted[column] < _MOSTLY * found.rows for column in found.needless
+    ):  # no cell of a column needs quotes, and only some have them
         lines = found.needless_lines
         title = _("Quotation marks around some texts: line {lines}", lines=some(lines, 3))
         action = _("They are taken for marks around cells and left out.")

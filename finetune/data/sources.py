@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from datasets import ClassLabel, DatasetDict, Value, load_dataset
+from datasets import ClassLabel, Dataset, DatasetDict, Value, load_dataset
 from huggingface_hub import DatasetCard, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 
@@ -19,9 +18,9 @@ from finetune import hub_errors, owners, uploads
 from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
 from finetune.data import catalog, hub_access, review, table_formats
 from finetune.data.columns import NESTED, parts_of
-from finetune.data.table import OnBadRow, ReadOptions, to_plain_value
+from finetune.data.table import OnBadRow, ReadOptions, Rows, Table, to_plain_value
 from finetune.errors import DataError, FinetuneError, some
-from finetune.findings import Finding, in_split
+from finetune.findings import in_split
 from finetune.messages import message as _
 from finetune.tasks.cells import Columns
 
@@ -36,25 +35,27 @@ _GUESSED_SPLITS = {
 }
 
 
-class Source(ABC):
-    """Splits of rows that can be read."""
+class Source:
+    """Splits of rows that can be read, a table each."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name  # as shown to the user
+    def __init__(self, name: str, tables: dict[str, Table]) -> None:
+        self.name, self._tables = name, tables  # the name as shown to the user
         self.revision = ""  # commit of a Hub dataset
-        self.file_names: dict[str, str] = {}  # split -> file, as shown to the user
-        self.splits: dict[str, str] = {}  # `train`, ... -> the source's own name of the split
-        self.columns: dict[str, str] = {}  # column -> why it cannot be used, or ""
+        self.splits = {split: split for split in tables}  # -> the source's own name of the split
+        train = tables["train"]
+        # Column -> why it cannot be used, or "".
+        self.columns = {column: train.unusable.get(column, "") for column in train.columns}
+        self.columns |= dict.fromkeys(train.nested, NESTED)
         self.classes: dict[str, list[str]] = {}  # column -> names of its classes, if it has them
         self.listed: dict[str, list[str]] = {}  # the same for columns of lists
-        self.notes: list[str] = []  # facts for the user on how it is read
-        self.remarks: dict[str, list[Finding]] = {}  # split -> remarks on how its file was read
-        self.sheets: list[str] = []  # of a workbook
+        self.notes = [note for table in tables.values() for note in table.notes]
+        self.remarks = {split: in_split(table.remarks, split) for split, table in tables.items()}
+        self.sheets = train.sheets  # of a workbook
 
     def rows(
         self,
         split: str,
-        sentences: list[str],
+        sentences: Sequence[str],
         label: str,
         on_bad_row: OnBadRow,
         status: str = "",
@@ -68,13 +69,13 @@ class Source(ABC):
             DataError: as below, or if a needed column is missing.
         """
         parts = parts_of(label, self.columns) or [label]
-        own = self.columns_of(split)
+        own = self._tables[split].columns
         for column in [*sentences, *(parts if label and split != "test" else ())]:
             if column not in own:
                 raise DataError(
                     "{names} has no column {column!r}; it has {columns}.",
                     "Give every file the same header.",
-                    names=self.file_names.get(split, self.name),
+                    names=self._tables[split].name,
                     column=column,
                     columns=some(own),
                 )
@@ -83,8 +84,7 @@ class Source(ABC):
         for line, cells in self.cells(split, [*before, *labels], on_bad_row):
             texts, given = cells[: len(sentences)], cells[len(before) :]
             if any(isinstance(cell, list | dict) for cell in texts):
-                reason = _("has a list or an object where a text or number is read")
-                on_bad_row(line, reason)
+                on_bad_row(line, _("has a list or an object where a text or number is read"))
                 continue
             answer: Any = Columns(zip(labels, given, strict=True))
             if len(labels) == 1:
@@ -104,93 +104,26 @@ class Source(ABC):
             return [names[index] for index in cell or ()]
         return cell
 
-    @abstractmethod
-    def columns_of(self, split: str) -> list[str]:
-        """The columns of a split."""
-
-    @abstractmethod
     def cells(self, split: str, columns: list[str], on_bad_row: OnBadRow) -> CellRows:
         """Yield the cells of some columns of a split. DataError if it cannot be read to its end."""
-
-
-class _FileSource(Source):
-    """A file for each split."""
-
-    def __init__(
-        self,
-        paths: dict[str, Path],
-        names: dict[str, str],
-        options: ReadOptions | None = None,
-    ) -> None:
-        super().__init__(", ".join(names.values()))
-        self._tables = {
-            split: table_formats.open_table(path, names[split], options)
-            for split, path in paths.items()
-        }
-        self.splits, self.file_names = {split: split for split in paths}, names
-        train = self._tables["train"]
-        self.columns = {column: train.unusable.get(column, "") for column in train.columns}
-        self.columns |= dict.fromkeys(train.nested, NESTED)
-        self.sheets = train.sheets
-        self.notes = [note for table in self._tables.values() for note in table.notes]
-        self.remarks = {
-            split: in_split(table.remarks, split) for split, table in self._tables.items()
-        }
-
-    def columns_of(self, split: str) -> list[str]:
-        return self._tables[split].columns
-
-    def cells(self, split: str, columns: list[str], on_bad_row: OnBadRow) -> CellRows:
         for line, record in self._tables[split].rows(on_bad_row, columns):
             yield line, [to_plain_value(record.get(column)) for column in columns]
 
 
-class _HubSource(Source):
-    """A dataset of the Hub, downloaded by `datasets`."""
+class _HubTable(Table):
+    """A split of a dataset that `datasets` has downloaded from the Hub."""
 
-    def __init__(self, config: RunConfig) -> None:
-        repo, name = catalog.repo_and_config(config)
-        super().__init__(f"{repo} ({name})" if name else repo)
-        self.revision = _commit(repo, config.dataset_revision)
-        if self.revision:
-            # `datasets` would fetch any URL and open any local file that the description names.
-            described = _read_hub(lambda: [*_configs(repo, self.revision)], repo, self.revision)
-            for path in _data_files(described):
-                outside = path.startswith(("/", "~")) or ".." in path.split("/")
-                if outside or re.search(r"::|\\|^[\w+.-]+:", path):
-                    raise DataError(
-                        "The Hub dataset {repo} lists {path!r} as data, a path outside its "
-                        "repository.",
-                        "Choose another one, or download it and upload the file.",
-                        repo=repo,
-                        path=path,
-                    )
-        revision = self.revision or config.dataset_revision
+    def __init__(self, name: str, split: Dataset) -> None:
+        super().__init__(Path(), name)
+        self._split, self.columns = split, list(split.column_names)
+        plain = (Value, ClassLabel)
+        self.nested = [one for one, kind in split.features.items() if not isinstance(kind, plain)]
 
-        def load() -> DatasetDict:
-            token = hub_access.token()
-            return load_dataset(repo, name or None, revision=revision or None, token=token)
-
-        self._splits = _read_hub(load, repo, revision, name)
-        self.splits = _choose_splits(list(self._splits), config)
-        for column, feature in self._splits[self.splits["train"]].features.items():
-            inner = getattr(feature, "feature", None)  # of a list
-            is_value = isinstance(feature, (Value, ClassLabel))
-            self.columns[column] = "" if is_value else NESTED
-            if isinstance(feature, ClassLabel):
-                self.classes[column] = list(feature.names)
-            if isinstance(inner, ClassLabel):
-                self.listed[column] = list(inner.names)
-
-    def columns_of(self, split: str) -> list[str]:
-        names: list[str] = self._splits[self.splits[split]].column_names
-        return names
-
-    def cells(self, split: str, columns: list[str], on_bad_row: OnBadRow) -> CellRows:
+    def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
         lines = count(1)
-        for batch in self._splits[self.splits[split]].select_columns(columns).iter(1000):
-            for row in zip(*(batch[column] for column in columns), strict=True):
-                yield next(lines), list(row)
+        for batch in self._split.select_columns(columns).iter(1000):
+            for row in zip(*batch.values(), strict=True):
+                yield next(lines), dict(zip(batch, row, strict=True))
 
 
 def open_source(config: RunConfig, root: Path) -> Source:
@@ -198,17 +131,61 @@ def open_source(config: RunConfig, root: Path) -> Source:
     dataset = config.dataset
     catalog.check_dataset(dataset)
     if dataset == BUNDLED_DATASET:
-        names = {split: f"{split}.csv" for split in uploads.SPLITS}
+        names, options = {split: f"{split}.csv" for split in uploads.SPLITS}, ReadOptions()
         paths = {split: catalog.BUNDLED_PAIRS / name for split, name in names.items()}
-        source = _FileSource(paths, names)
-        source.name = _("the bundled pairs")
-        source.classes = {"label": LABELS}
-        return source
-    if is_upload(dataset):
+    elif is_upload(dataset):
         stored = uploads.Uploads(root / "uploads")
-        names = stored.file_names(dataset)
-        return _FileSource(stored.files(dataset), names, ReadOptions.of(config))
-    return _HubSource(config)
+        paths, names = stored.files(dataset), stored.file_names(dataset)
+        options = ReadOptions.of(config)
+    else:
+        return _open_hub(config)
+    tables = {
+        split: table_formats.open_table(path, names[split], options)
+        for split, path in paths.items()
+    }
+    source = Source(", ".join(names.values()), tables)
+    if dataset == BUNDLED_DATASET:
+        source.name, source.classes = _("the bundled pairs"), {"label": LABELS}
+    return source
+
+
+def _open_hub(config: RunConfig) -> Source:
+    """Open a dataset of the Hub, which `datasets` downloads."""
+    repo, part = catalog.repo_and_config(config)
+    commit = _commit(repo, config.dataset_revision)
+    if commit:
+        # `datasets` would fetch any URL and open any local file that the description names.
+        described = _read_hub(lambda: [*_configs(repo, commit)], repo, commit)
+        for path in _data_files(described):
+            outside = path.startswith(("/", "~")) or ".." in path.split("/")
+            if outside or re.search(r"::|\\|^[\w+.-]+:", path):
+                raise DataError(
+                    "The Hub dataset {repo} lists {path!r} as data, a path outside its repository.",
+                    "Choose another one, or download it and upload the file.",
+                    repo=repo,
+                    path=path,
+                )
+    revision = commit or config.dataset_revision
+
+    def load() -> DatasetDict:
+        token = hub_access.token()
+        return load_dataset(repo, part or None, revision=revision or None, token=token)
+
+    loaded = _read_hub(load, repo, revision, part)
+    splits = _choose_splits(list(loaded), config)
+    name = f"{repo} ({part})" if part else repo
+    tables: dict[str, Table] = {
+        split: _HubTable(name, loaded[own]) for split, own in splits.items()
+    }
+    source = Source(name, tables)
+    source.revision, source.splits = commit, splits
+    for column, feature in loaded[splits["train"]].features.items():
+        inner = getattr(feature, "feature", None)  # of a list
+        if isinstance(feature, ClassLabel):
+            source.classes[column] = list(feature.names)
+        if isinstance(inner, ClassLabel):
+            source.listed[column] = list(inner.names)
+    return source
 
 
 def _read_hub(read: Callable[[], T], repo: str, revision: str, name: str = "") -> T:

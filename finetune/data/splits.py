@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,11 @@ from finetune.config import RunConfig
 from finetune.data import columns, review
 from finetune.data.dataset_cache import CachedDataset, RowHashes, read_dataset
 from finetune.errors import DataError
-from finetune.findings import Finding, Remedy, how_to_answer
+from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
 from finetune.metrics.shared_rows import SharedRows, linked_rows
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, Target
-from finetune.tasks.labels import LabelColumn, LabelledRows
+from finetune.tasks.labels import LabelledRows
 from finetune.tasks.registry import find_task
 from finetune.text_hashes import Integers
 
@@ -42,12 +42,6 @@ class SplitRows:
     rows: dict[str, tuple[str, Integers]]  # split -> the dataset's split, and indices into it
     left_out: dict[str, dict[str, int]]  # split -> reason -> number of rows
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the classes or labels, by index."""
-        names: list[str] = self.labels.reading.names
-        return names
-
     def of(self, name: str) -> RowHashes:
         """Return the hashes of a split's rows."""
         source_split, rows = self.rows[name]
@@ -56,7 +50,9 @@ class SplitRows:
     def counts(self) -> dict[str, list[int]]:
         """Split -> number of rows of each class or label."""
         task = find_task(self.dataset.task)
-        return {name: task.count(self.of(name).label, self.names) for name in self.rows}
+        return {
+            name: task.count(self.of(name).label, self.labels.reading.names) for name in self.rows
+        }
 
     @property
     def distinct(self) -> list[str]:
@@ -126,7 +122,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "revision": dataset.revision,
             "columns": {
                 role: name
-                for role, name in asdict(dataset.columns).items()
+                for role, name in dataset.columns._asdict().items()
                 if name or role != "status"
             },
             "reading": [*dataset.notes, *(one.title for one in remarks if one.kind != "sheet")],
@@ -172,15 +168,15 @@ def half_lost(assigned: SplitRows, config: RunConfig) -> Iterator[Finding]:
         )
         if config.lost_rows == "leave_out":
             undo = [Remedy("lost_rows", "ask", _("Undo"))]
-            yield Finding("half-lost", "notes", title, 0, _("You chose it."), [], undo, True)
+            yield Finding("half-lost", "notes", title, _("You chose it."), remedies=undo, done=True)
             continue
-        used = asdict(dataset.columns).values()
+        used = dataset.columns._asdict().values()
         others = [name for name, why in dataset.choices.items() if not why and name not in used]
         answers = [columns.chosen("label", name) for name in others if unlabelled]
         if lost < rows:
             answers.insert(0, Remedy("lost_rows", "leave_out", _("Leave them out")))
         if answers:
-            yield Finding("half-lost", "blocks", title, 0, how_to_answer(answers), [], answers)
+            yield question("half-lost", title, answers)
 
 
 def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
@@ -189,7 +185,7 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
     train and validation both have all rows of the two, which `hold_out` divides."""
     dataset, task = dataset.joined() if config.folds else dataset, find_task(dataset.task)
     hashes = {split: dataset.hashes(split) for split in dataset.rows}
-    column = LabelColumn(
+    labels = LabelledRows(
         config,
         dataset.columns.label,
         dataset.source,
@@ -198,13 +194,13 @@ def assign_rows(dataset: CachedDataset, config: RunConfig) -> SplitRows:
         {split: keys.label for split, keys in hashes.items()},
         bool(columns.parts_of(dataset.columns.label, dataset.choices)),
     )
-    reading: Any = task.read(column)
+    reading: Any = task.read(labels)
     anew = True
     while anew:
         targets = {
             s: replace(keys, label=reading.targets(keys.label)) for s, keys in hashes.items()
         }
-        assigned = _assign(dataset, targets, config, LabelledRows(column, reading, {}))
+        assigned = _assign(dataset, targets, config, replace(labels, reading=reading))
         reading, anew = task.settle(assigned.labels)
     return replace(assigned, labels=replace(assigned.labels, reading=reading))
 
@@ -217,8 +213,7 @@ def hold_out(assigned: SplitRows, config: RunConfig) -> SplitRows:
         return assigned
     (split, rows), keys, task = assigned.rows["train"], assigned.of("train"), assigned.dataset.task
     strata = find_task(task).strata(keys.label)
-    names = assigned.names
-    fold = cut_folds(keys, strata, config.folds, config.data_seed, names)
+    fold = cut_folds(keys, strata, config.folds, config.data_seed, assigned.labels.reading.names)
     if config.trains_on_all:
         divided = {"validation": (split, rows[np.argsort(fold, kind="stable")])}
     else:
@@ -253,8 +248,7 @@ def _assign(
     # 2. Every run needs a validation split; a test split without labels is of no use.
     if not config.folds and not len(rows.get("validation", ())):
         keys, share = hashes["train"][rows["train"]], config.validation_share
-        strata = task.strata(keys.label)
-        cut = cut_validation(keys, strata, share, config.data_seed)
+        cut = cut_validation(keys, task.strata(keys.label), share, config.data_seed)
         rows["train"], rows["validation"] = rows["train"][~cut], rows["train"][cut]
         source_of["validation"] = "train"
         left_out.setdefault("validation", {})
@@ -276,8 +270,7 @@ def _assign(
     for split, size in most.items():
         if 0 < size < len(rows[split]):
             rng = np.random.default_rng([config.data_seed, split == "train"])
-            sample = np.sort(rng.choice(rows[split], size, replace=False))
-            keep(split, sample, "beyond the maximum")
+            keep(split, np.sort(rng.choice(rows[split], size, replace=False)), "beyond the maximum")
     if config.folds:
         rows["validation"] = rows["train"]
     assigned = {split: (source_of[split], indices) for split, indices in rows.items()}

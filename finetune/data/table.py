@@ -9,11 +9,11 @@ import gzip
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
-from pydantic.dataclasses import dataclass
 
 from finetune import owners
 from finetune.config import READING_FIELDS, RunConfig
@@ -31,7 +31,7 @@ MAX_COLUMNS = 4096
 TOO_LONG = _("has more than {max_field:,} characters in a cell", max_field=MAX_FIELD)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """Options for reading a file, from the fields of `RunConfig`; an empty text means: guess."""
 
@@ -64,16 +64,14 @@ def remark(
     texts: Sequence[str] = (),
     severity: Severity = "notes",
 ) -> Finding:
-    """Make a finding about how a file was read; `findings.in_split` names its split.
-
-    Args:
-        lines: those concerned, from 1.
-        texts: of each line.
-    """
+    """Make a finding about how a file was read: about its `lines` from 1, with the `texts` of each.
+    `findings.in_split` names its split."""
     shown = [*lines[:MAX_LINES]]
     examples = [Example("", line, note=text) for line, text in zip(shown, texts, strict=False)]
     rows = {"": shown} if shown else {}
-    return Finding(kind, severity, title, len(lines), action, examples, [*answers], rows=rows)
+    return Finding(
+        kind, severity, title, action, None, [*answers], False, len(lines), examples, rows
+    )
 
 
 class Table(ABC):

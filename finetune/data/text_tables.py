@@ -98,18 +98,12 @@ _APOSTROPHE = re.compile(r"\w\u2019(s|t|re|ll|ve|m|d)\b|[cdjlmnstu]\u2019[aeiouy
 
 @dataclass(frozen=True)
 class Encoding:
-    """The conversion of a file's bytes to characters.
+    """The conversion of a file's bytes to characters."""
 
-    Attributes:
-        name: of Python's codec.
-        broken: places that could not be decoded, each read as U+FFFD.
-        guessed: true if nothing in the file states the encoding.
-        readings: if in doubt, the encodings to choose from and a sample of each, the best first.
-    """
-
-    name: str
-    broken: int = 0
-    guessed: bool = False
+    name: str  # of Python's codec
+    broken: int = 0  # places that could not be decoded, each read as U+FFFD
+    guessed: bool = False  # True if nothing in the file states the encoding
+    # If in doubt, the encodings to choose from and a sample of each, the best first.
     readings: tuple[tuple[str, str], ...] = ()
 
 

@@ -81,8 +81,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths,
         checkpoints.check_known(config.checkpoint, tokenizer, first)
     except ModelError as error:
         return measured, [unknown_text(error, read, config.checkpoint)]
-    fit = measure_fit(tokenizer, read)
-    return measured, findings(fit, config.checkpoint)
+    return measured, findings(measure_fit(tokenizer, read), config.checkpoint)
 
 
 def _summarize(tokens: Sequence[int], total: int, max_length: int = 0) -> TokenLengths:
@@ -243,7 +242,7 @@ def findings(fit: TokenizerFit | None, checkpoint: str) -> Iterator[Finding]:
             "This model knows few of your characters: {pieces:.1f} pieces each",
             pieces=fit.per_letter,
         )
-    yield Finding("language", "warns", title, 0, _ACTION, remedies=_others(fit.script, checkpoint))
+    yield Finding("language", "warns", title, _ACTION, remedies=_others(fit.script, checkpoint))
 
 
 def unknown_text(error: ModelError, texts: Iterable[str], checkpoint: str) -> Finding:
@@ -251,9 +250,7 @@ def unknown_text(error: ModelError, texts: Iterable[str], checkpoint: str) -> Fi
     checkpoint that knows their language."""
     script = _commonest_script(letter for text in texts for letter in text if letter.isalpha())
     action = _ACTION if checkpoint_catalog.find_checkpoint(checkpoint) else error.remedy
-    return Finding(
-        "language", "blocks", error.fact, 0, action, remedies=_others(script, checkpoint)
-    )
+    return Finding("language", "blocks", error.fact, action, remedies=_others(script, checkpoint))
 
 
 def _others(script: str, checkpoint: str) -> list[Remedy]:
@@ -266,11 +263,9 @@ def _others(script: str, checkpoint: str) -> list[Remedy]:
     return []
 
 
-def cut_inputs(
-    tokenizer: Any, columns: Sequence[Sequence[str]], max_length: int
-) -> list[list[str]]:
-    """Cut sentences to about `2 * max_length` tokens. This does not change the inputs after
-    truncation.
+def cut_inputs(tokenizer: Any, rows: Iterable[Sequence[str]], max_length: int) -> list[Any]:
+    """Return a tokenizer's inputs, cut to about `2 * max_length` tokens. This does not change the
+    inputs after truncation.
 
     A fast tokenizer that truncates a pair encodes every combination of the parts that it cuts off:
     two sentences of 20,000 tokens took 5 GB.
@@ -278,28 +273,28 @@ def cut_inputs(
     Args:
         tokenizer: of transformers. Nothing is cut for a slow one, which keeps no such parts, or one
             that truncates on the left.
-        columns: one or two lists of sentences, of the same length.
+        rows: of one or two sentences each.
         max_length: tokens of an input.
     """
-    cut = [list(column) for column in columns]
-    if not tokenizer.is_fast or tokenizer.truncation_side != "right":
-        return cut
-    kept = 2 * max_length
-    offsets = []  # of the tokens of each long text, by its index
-    for texts in columns:
-        found: dict[int, list[tuple[int, int]]] = {}
-        if long := [at for at, text in enumerate(texts) if len(text) > kept]:
+    cut, kept = [list(row) for row in rows], 2 * max_length
+    if tokenizer.is_fast and tokenizer.truncation_side == "right":
+        long = [
+            (row, place)
+            for row, texts in enumerate(cut)
+            for place, text in enumerate(texts)
+            if len(text) > kept
+        ]
+        offsets: dict[tuple[int, int], list[tuple[int, int]]] = {}  # of the tokens of each
+        if long:
             encoded = tokenizer(
-                [texts[at] for at in long], add_special_tokens=False, return_offsets_mapping=True,
-                return_attention_mask=False, return_token_type_ids=False, verbose=False,
+                [cut[row][place] for row, place in long], add_special_tokens=False,
+                return_offsets_mapping=True, return_attention_mask=False,
+                return_token_type_ids=False, verbose=False,
             )  # fmt: skip
-            found = dict(zip(long, encoded["offset_mapping"], strict=True))
-        offsets.append(found)
-    for row in set().union(*offsets):
-        tokens = [spans.get(row, []) for spans in offsets]
-        fewest = min(map(len, tokens))
-        for column, spans in zip(cut, tokens, strict=True):
+            offsets = dict(zip(long, encoded["offset_mapping"], strict=True))
+        for (row, place), spans in offsets.items():
+            fewest = min(len(offsets.get((row, other), ())) for other in range(len(cut[row])))
             end = kept + (len(spans) > fewest)  # the longer sentence gets the odd token
             if len(spans) > end:
-                column[row] = column[row][: spans[end][0]] or column[row]
-    return cut
+                cut[row][place] = cut[row][place][: spans[end][0]] or cut[row][place]
+    return [tuple(texts) if len(texts) > 1 else texts[0] for texts in cut]

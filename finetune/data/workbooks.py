@@ -61,8 +61,7 @@ class WorkbookTable(Table):
         self._skipped, self._height = header.rows, layout["height"]
         self.row_count = self._height - self._skipped
         self._repeats = _repeats(header, first)
-        if options.header == "auto":
-            self.remarks += headers.remarks(name, header.above + 1, header, self.columns)
+        self.remarks += headers.remarks(name, header.above + 1, header, self.columns)
         above = [(line, "; ".join(filter(None, cells))) for line, cells in enumerate(first, 1)]
         filled = [(line, text) for line, text in above[: header.rows] if text]
         self.remarks += headers.skipped_remarks(filled, header.above + 1, header, first)

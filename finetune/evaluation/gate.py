@@ -170,7 +170,9 @@ def judge(
 
     def lowest(times: float) -> float:
         """The lower end of the gain if there were so many times as many rows like these."""
-        more = task.difference(new, old, truth, target, [deciding], shared, times)
+        more = intervals.difference_intervals(
+            new, old, truth, [deciding], target.meant, shared, times
+        )
         plain = more[deciding.name] if deciding.greater_is_better else -more[deciding.name]
         return gain.value - (plain.value - plain.low)
 

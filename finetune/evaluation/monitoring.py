@@ -196,7 +196,7 @@ class Monitor:
         self, logits: Logits, swapped: Logits | None
     ) -> tuple[Targets, NDArray[np.int64] | None]:
         answers = self._task.answers(logits, self.target, self._rule, self._options, swapped)
-        margins = self._task.margins(answers, self.target, self._rule, self._options)
+        margins = self._task.margins(answers, self.target, self._rule.under(self._options))
         return answers.values, None if margins is None else label_free.confidence_bins(margins)
 
     def spell(self, values: Targets) -> list[str]:

@@ -106,11 +106,8 @@ def _deciding(rule: DecisionRule) -> tuple[Any, ...]:
 
 def is_bounded(target: Target, rule: DecisionRule, options: PredictOptions, orders: int) -> bool:
     """True if a bound is kept with the model that is one of answers of these options: in the given
-    order, at the saved threshold. A temperature does not matter.
-
-    Args:
-        orders: in how many the sentences are read, if `options` ask for both.
-    """
+    order, at the saved threshold. A temperature does not matter. `orders`: in how many the
+    sentences are read, if `options` ask for both."""
     thresholds = rule.threshold_for(target.names), *rule.thresholds
     in_order = not options.both_orders or orders < 2
     return rule.sure is not None and in_order and (options.threshold or not any(thresholds))
@@ -124,10 +121,7 @@ def sure_answers(
     swapped: Logits | None = None,
 ) -> NDArray[np.bool_] | None:
     """Return which answers are given, and not "unsure", shape (pairs,); None unless `is_bounded`.
-
-    Args:
-        logits, swapped: as for a task's `answers`.
-    """
+    `logits` and `swapped` are those of a task's `answers`."""
     sure = rule.sure
     if sure is None or not is_bounded(target, rule, options, 1 if swapped is None else 2):
         return None

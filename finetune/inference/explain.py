@@ -111,8 +111,8 @@ def explain_pair(
         on_progress: called with the fraction of the time that has passed, from 0 to 1.
     """
     texts = [sentence1] if sentence2 is None else [sentence1, sentence2]
-    read = token_lengths.cut_inputs(tokenizer, [[text] for text in texts], max_length)
-    inputs = tokenizer(*read, truncation=True, max_length=max_length, return_tensors="pt")
+    read = token_lengths.cut_inputs(tokenizer, [texts], max_length)
+    inputs = tokenizer(read, truncation=True, max_length=max_length, return_tensors="pt")
     inputs = inputs.to(model.device)
     in_text = torch.tensor([[sentence is not None for sentence in inputs.sequence_ids(0)]])
     ids, embedding = inputs["input_ids"], model.get_input_embeddings()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from finetune import messages
-from finetune.config import RunConfig
+from finetune.config import READING_FIELDS, RunConfig
 from finetune.data import columns as column_names
 from finetune.data.table import ReadOptions
 from finetune.environment import child_process
@@ -21,8 +21,8 @@ COLUMNS = ("sentence1", "sentence2", "label")
 
 
 @dataclass(frozen=True)
-class PredictionRequest:
-    """A request to predict a file with the best model of a run."""
+class PredictionRequest(ReadOptions):
+    """A request to predict a file with the best model of a run, and how to read the file."""
 
     run: str
     file: str  # the person's name of it
@@ -35,12 +35,6 @@ class PredictionRequest:
     ending: str = field(default="", kw_only=True)  # of the result; empty for the file's own
     status: str = field(default="", kw_only=True)  # the column that says which labels count
     label_map: str = field(default="", kw_only=True)  # `RunConfig.label_map` of the run
-    # The fields of `ReadOptions`.
-    sheet: str = field(default="", kw_only=True)
-    delimiter: str = field(default="", kw_only=True)
-    quote: str = field(default="", kw_only=True)
-    encoding: str = field(default="", kw_only=True)
-    header: str = field(default="auto", kw_only=True)
 
     @property
     def sentences(self) -> list[str]:
@@ -50,10 +44,6 @@ class PredictionRequest:
     @property
     def options(self) -> PredictOptions:
         return PredictOptions(self.both_orders, self.threshold, self.calibrated)
-
-    @property
-    def reading(self) -> ReadOptions:
-        return ReadOptions(self.sheet, self.delimiter, self.quote, self.encoding, self.header)
 
 
 class FileColumns(NamedTuple):
@@ -69,7 +59,8 @@ def file_columns(
     path: Path, name: str, trained: ColumnNames, options: ReadOptions | None = None
 ) -> FileColumns:
     """Read the columns of a file, and match them to those that a model was trained on."""
-    read, values = "finetune.data.table_formats:usable_columns", vars(options or ReadOptions())
+    read, options = "finetune.data.table_formats:usable_columns", options or ReadOptions()
+    values = {option: getattr(options, option) for option in READING_FIELDS}
     usable, sheets, doubt = child_process.call(
         read, str(path), name, values, about=name, confinement=Confinement((str(path),))
     )
@@ -84,10 +75,10 @@ def check_columns(
     its configuration the changed labels and, if the file's is in doubt, the encoding. DataError if
     the file lacks a column, or no column matches a sentence."""
     config = config or RunConfig()
-    found = file_columns(path, request.file, trained, request.reading)
+    found = file_columns(path, request.file, trained, request)
     if found.doubt and config.encoding:
         request = replace(request, encoding=config.encoding)
-        found = file_columns(path, request.file, trained, request.reading)
+        found = file_columns(path, request.file, trained, request)
     if found.doubt:
         raise DataError(found.doubt)
     usable, matches = found.usable, found.matches

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,7 +91,7 @@ def predict_file(
             writer = result_files.open_writer(path, table, own, predictor.added)
             writers.append(opened.enter_context(writer))
         try:
-            for window in _windows(_read_rows(table, request), request):
+            for window in _windows(table, request):
                 predicted = predictor.predict(window)
                 on_window(window)
                 writers[0]([row["cells"] for row in predicted])
@@ -104,19 +104,18 @@ def predict_file(
             complete = False
     on_rows(shown.rows)
     left_out = [name for name in table.unusable if name not in own]
-    report = {"precision": scorer.precision, "left_out": left_out}
-    return predictor.report() | report, complete
+    return predictor.report() | {"precision": scorer.precision, "left_out": left_out}, complete
 
 
 def _open(path: Path, request: PredictionRequest) -> Table:
-    table = table_formats.open_table(path, request.file, request.reading)
+    table = table_formats.open_table(path, request.file, request)
     table.keep_empty_rows = True
     return table
 
 
 def read_windows(path: Path, request: PredictionRequest) -> Iterator[Window]:
     """Read the rows of a file in windows, without predicting them."""
-    return _windows(_read_rows(_open(path, request), request), request)
+    return _windows(_open(path, request), request)
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
@@ -144,7 +143,7 @@ def _sentence(cell: Any) -> str:
     return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
 
 
-def _windows(rows: Iterable[InputRow], request: PredictionRequest) -> Iterator[Window]:
+def _windows(table: Table, request: PredictionRequest) -> Iterator[Window]:
     """Group rows into windows, small ones at first so that the first rows are predicted soon."""
 
     def window() -> Window:
@@ -154,7 +153,7 @@ def _windows(rows: Iterable[InputRow], request: PredictionRequest) -> Iterator[W
 
     read: list[InputRow] = []
     most, size = FIRST, 0
-    for row in rows:
+    for row in _read_rows(table, request):
         read.append(row)
         size += sum(len(str(cell)) for cell in row[0].values())
         if len(read) == most or size >= CHARACTERS:
@@ -192,11 +191,11 @@ class _RowPredictor:
         columns |= {result_files.DECISION: str} if self.decides else {}
         self.added = result_files.added_columns(columns, bool(self._pair_index), taken)
         *self._answered, self._error = self.added  # the last column is for errors
-        self.rows = self._errors = self._unknown_labels = 0
+        self.rows = self._errors = 0
         self._examples: list[str] = []  # of errors
-        # Of the labelled rows: answers, labels, if the run was trained on them, and hashes of their
-        # sentences.
-        self._labelled: list[tuple[Targets, Targets, NDArray[np.bool_], NDArray[np.int64]]] = []
+        # Of the predicted rows: numbers in the file, answers, labels, if these could be read, if
+        # the run was trained on them, and hashes of their sentences.
+        self._predicted: list[tuple[NDArray[Any], ...]] = []
         self._answers: Counter[str] = Counter()
         self._unsure: int | None = None  # None if answers have no margin
 
@@ -228,18 +227,17 @@ class _RowPredictor:
             window.first, window.second, options.both_orders
         )
         answers = task.answers(logits, target, rule, options, swapped)
-        margins = task.margins(answers, target, rule, options)
+        margins = task.margins(answers, target, rule.under(options))
         hashes = text_hashes.row_hashes(window.first, window.second)
         trained_on = self._trained_on(hashes)
         truth, known, labels = answers.values, np.zeros(len(records), bool), []
         if self._labels:
             truth, known = _read_labels(records, self._labels, self._request, target)
             labels = [record.get(self._request.label, "") for record in records]
-            self._unknown_labels += int((~known).sum())
-            self._labelled.append(
-                (answers.values[known], truth[known], trained_on[known], hashes.T[known])
-            )
-        self._others.add(records, numbers, answers.values, truth, known, labels, hashes)
+        self._predicted.append(
+            (np.array(numbers, np.int64), answers.values, truth, known, trained_on, hashes.T)
+        )
+        self._others.add(records, labels)
         self._answers.update(task.counted(answers.values, target))
         given = decision_rule.sure_answers(logits, target, rule, options, swapped)
         unsure = None if margins is None else margins < result_files.UNSURE
@@ -284,26 +282,32 @@ class _RowPredictor:
             report["undecided"] = True
         if self._request.threshold and self._rule.threshold_for(target.names):
             report["threshold"] = self._rule.threshold
-        if self._labelled:
-            columns = [np.concatenate(parts) for parts in zip(*self._labelled, strict=True)]
-            report |= self._scores(columns, 1)
-            report["unknown_labels"] = self._unknown_labels
+        if not self._predicted:
+            return report
+        gathered = [np.concatenate(parts) for parts in zip(*self._predicted, strict=True)]
+        numbers, answers, truth, known, trained_on, hashes = gathered
+        if self._labels:
+            report |= self._scores(answers, truth, hashes, known, 1)
+            report["unknown_labels"] = int((~known).sum())
             if self._overlap.get(TRAINED_ON):
-                new = [column[~columns[2]] for column in columns]
-                report["not_trained_on"] = self._scores(new, ENOUGH)
-        if others := self._others.report():
+                new = known & ~trained_on
+                report["not_trained_on"] = self._scores(answers, truth, hashes, new, ENOUGH)
+        if others := self._others.report(numbers, answers, truth, known, hashes):
             report["others"] = others
         return report
 
-    def _scores(self, labelled: Sequence[NDArray[Any]], enough: int) -> dict[str, Any]:
+    def _scores(
+        self, answers: Targets, truth: Targets, hashes: NDArray[np.int64],
+        rows: NDArray[np.bool_], enough: int,
+    ) -> dict[str, Any]:  # fmt: skip
         """The number of labelled rows and, if there are `enough`, their scores with intervals."""
-        answers, truth, _, hashes = labelled
+        answers, truth, hashes = answers[rows], truth[rows], hashes[rows]
         if len(truth) < enough:
             return {"labelled": len(truth)}
         shared = SharedRows(*hashes.T)
         scores = self._task.intervals(answers, truth, self._target, self._metrics, shared)
-        rows = {name: [score.value, score.low, score.high] for name, score in scores.items()}
-        found = {"labelled": len(truth), "scores": rows}
+        found: dict[str, Any] = {"labelled": len(truth)}
+        found["scores"] = {name: [one.value, one.low, one.high] for name, one in scores.items()}
         if self._task.choices(self._target):
             confusion = classification.confusion_matrix(truth, answers, self._target.size)
             found["confusion"] = confusion.tolist()
@@ -324,11 +328,8 @@ def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> 
 def _read_labels(
     records: Sequence[Line], columns: Sequence[str], request: PredictionRequest, target: Target
 ) -> tuple[Targets, NDArray[np.bool_]]:
-    """Return the targets of rows, and a mask of those that could be read and passed review.
-
-    Args:
-        columns: of the labels, or the only one.
-    """
+    """Return the targets of rows, by the `columns` of their labels, and a mask of those that could
+    be read and passed review."""
     rows = [Columns({name: to_plain_value(record.get(name)) for name in columns})
             for record in records]  # fmt: skip
     cells = rows if len(columns) > 1 else [cell for row in rows for cell in row.values()]

@@ -40,22 +40,10 @@ class OtherAnswers:
             name: [] for name in columns[:MOST_COLUMNS]
         }
         self._filled = dict.fromkeys(self._columns, 0)
-        self._rows: list[tuple[NDArray[np.int64], Targets, Targets, Known, NDArray[np.int64]]] = []
         self._numbers = any(map(_INTEGER.fullmatch, target.names))
 
-    def add(
-        self, records: Sequence[dict[str, Any]], numbers: Sequence[int], answers: Targets,
-        truth: Targets, known: Known, labels: Sequence[Any], hashes: NDArray[np.int64],
-    ) -> None:  # fmt: skip
-        """Take in the next rows.
-
-        Args:
-            numbers: of the rows in the file.
-            answers, truth, known: the model's, the labels, and which of these could be read.
-            labels: the cells of the label column; none if there is none.
-            hashes: of the sentences, shape (2, rows).
-        """
-        self._rows.append((np.array(numbers, np.int64), answers, truth, known, hashes.T))
+    def add(self, records: Sequence[dict[str, Any]], labels: Sequence[Any]) -> None:
+        """Take in the next rows, and the cells of their label column; none if there is none."""
         self._numbers |= any(_INTEGER.fullmatch(str(cell)) for cell in labels[:100])
         for name in [*self._columns]:
             cells = [to_plain_value(record.get(name)) for record in records]
@@ -75,8 +63,16 @@ class OtherAnswers:
             if hits < _KNOWN * self._filled[name]:
                 del self._columns[name]
 
-    def report(self) -> list[dict[str, Any]]:
+    def report(
+        self, numbers: NDArray[np.int64], answers: Targets, truth: Targets, known: Known,
+        hashes: NDArray[np.int64],
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Compare each column of answers with the model's.
+
+        Args:
+            numbers: of the rows in the file.
+            answers, truth, known: the model's, the labels, and which of these could be read.
+            hashes: of the sentences, shape (rows, 2).
 
         Returns:
             Of each its `column`, the `rows` compared, `agreement` (`agreement_of`), and the
@@ -86,9 +82,6 @@ class OtherAnswers:
             only the column (`second`) or `neither`, and the `p` of McNemar's exact test. Intervals
             are lists of value and ends.
         """
-        if not self._rows:
-            return []
-        numbers, answers, truth, known, hashes = map(np.concatenate, zip(*self._rows, strict=True))
         found = []
         for name, parts in self._columns.items():
             values, mask = map(np.concatenate, zip(*parts, strict=True))
@@ -119,8 +112,7 @@ class OtherAnswers:
         ours, theirs, truth = answers[mask], values[mask], truth[mask]
         task, target = self._task, self._target
         scores = [task.scores(each, truth, target, task.metrics) for each in (ours, theirs)]
-        shared = SharedRows(*hashes[mask].T)
-        compared = compare(ours, theirs, truth, target, task.metrics, shared)
+        compared = compare(ours, theirs, truth, target, task.metrics, SharedRows(*hashes[mask].T))
         difference = compared.difference
         found: dict[str, Any] = {
             "labelled": int(mask.sum()),

@@ -132,8 +132,7 @@ class Predictor:
             raise ModelError(
                 "Run {id} has no model.", "Resume it, or choose another run.", id=run.id
             )
-        paired = run.state().paired
-        return cls(run.best, checkpoints.length_of(run.folder), paired)
+        return cls(run.best, checkpoints.length_of(run.folder), run.state().paired)
 
     def __call__(
         self, sentence1: str, sentence2: str = "", options: PredictOptions = _PLAIN

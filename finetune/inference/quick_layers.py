@@ -142,8 +142,7 @@ class _OnnxLayers(nn.Module):
 
     def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
         """Map hidden states of shape (batch, length, width) to (batch, 1, width)."""
-        inputs = {"hidden": hidden.numpy(), "bias": bias.numpy()}
-        return torch.from_numpy(self._session.run(inputs))
+        return torch.from_numpy(self._session.run({"hidden": hidden.numpy(), "bias": bias.numpy()}))
 
 
 class _Passed(nn.Module):

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from finetune.data import csv_cells
 from finetune.data.table import Table, to_plain_value
+from finetune.text_hashes import replace_surrogates
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # formats that can be written
 PREDICTION, DECISION, TRAINED_ON, ERROR = "prediction", "decision", "trained_on", "error"
@@ -78,12 +79,8 @@ def added_columns(
     """The columns that a prediction adds: those of the task, `trained_on` if that is known, and
     `error`.
 
-    If the file has one of these names, ignoring case, all of them get the ending `_2`, or the next
-    free number.
-
-    Args:
-        answered: the task's columns, with `str` or `float`.
-        taken: all columns of the file.
+    If the file, whose columns are `taken`, has one of these names, ignoring case, all of them get
+    the ending `_2`, or the next free number.
     """
     columns = {
         name: pa.string() if kind is str else pa.float64() for name, kind in answered.items()
@@ -101,16 +98,12 @@ def added_columns(
 def open_writer(
     out: Path, table: Table, own: ColumnTypes, added: ColumnTypes
 ) -> Iterator[WriteLines]:
-    """Open a result in the format of its ending; yields a function that writes rows.
-
-    Args:
-        table: the predicted file.
-        own, added: the columns of the file and of the prediction, in their order.
-    """
+    """Open the result of a predicted file, with its `own` and the `added` columns, in the format of
+    its ending; yields a function that writes rows."""
     suffix = out.suffix.lower()
     if suffix == ".parquet":
         columns = own | added
-        fields = [pa.field(_valid(name), kind) for name, kind in columns.items()]
+        fields = [pa.field(replace_surrogates(name), kind) for name, kind in columns.items()]
         if table.schema is not None:
             fields[: len(own)] = map(table.schema.field, own)
         schema = pa.schema(fields)
@@ -179,17 +172,12 @@ def _to_text(cell: Any) -> str:
 def _to_arrow(lines: list[Line], columns: ColumnTypes, schema: pa.Schema) -> pa.Table:
     cells = ([line.get(name) for line in lines] for name in columns)
     texts = (
-        [None if cell is None else _valid(_to_text(cell)) for cell in column]
+        [None if cell is None else replace_surrogates(_to_text(cell)) for cell in column]
         if field.type == pa.string()
         else [None if cell == "" and pa.types.is_primitive(field.type) else cell for cell in column]
         for column, field in zip(cells, schema, strict=True)
     )
     return pa.table([pa.array(*column) for column in zip(texts, schema.types, strict=True)], schema)
-
-
-def _valid(text: str) -> str:
-    """Replace lone surrogates, which Arrow does not accept."""
-    return text.encode("utf-8", "replace").decode()
 
 
 class ShownRow(TypedDict):

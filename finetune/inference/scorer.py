@@ -228,14 +228,14 @@ class Scorer:
                 yield self._end(*current)
 
     def _blocks(self, rows: Iterable[Row], most: int) -> Iterator[list[Any]]:
-        """Yield a tokenizer's inputs, in blocks of `most` rows or about `_CHARACTERS`
+        """Yield the sentences of rows, in blocks of `most` rows or about `_CHARACTERS`
         characters."""
         limit = checkpoints.characters_read(self._max_length)
-        block: list[str | tuple[str, str]] = []
+        block: list[tuple[str, ...]] = []
         size = 0
-        for first, second in rows:
-            block.append(first[:limit] if second is None else (first[:limit], second[:limit]))
-            size += min(len(first), limit) + min(len(second or ""), limit)
+        for row in rows:
+            block.append(tuple(text[:limit] for text in row if text is not None))
+            size += sum(map(len, block[-1]))
             if len(block) == most or size >= _CHARACTERS:
                 yield block
                 block, size = [], 0
@@ -303,7 +303,7 @@ class Scorer:
         cut."""
         with self._tokenizing:
             columns = self._tokenizer(
-                self._cut(block),
+                token_lengths.cut_inputs(self._tokenizer, block, self._max_length),
                 truncation=True,
                 max_length=self._max_length,
                 return_attention_mask=False,
@@ -312,21 +312,10 @@ class Scorer:
             cut = np.zeros_like(tokens)
             full = np.flatnonzero(tokens >= self._max_length)
             if len(full):
-                whole = self._tokenizer([block[at] for at in full], verbose=False)["input_ids"]
+                texts = [block[at] if len(block[at]) > 1 else block[at][0] for at in full]
+                whole = self._tokenizer(texts, verbose=False)["input_ids"]
                 cut[full] = [len(ids) for ids in whole] - tokens[full]
         return dict(columns), tokens, cut
-
-    def _cut(self, block: list[Any]) -> list[Any]:
-        """Cut a tokenizer's inputs where it would truncate them in any case."""
-        cut = list(block)
-        for single in (True, False):
-            places = [at for at, texts in enumerate(block) if isinstance(texts, str) == single]
-            rows = [(block[at],) if single else block[at] for at in places]
-            columns = list(zip(*rows, strict=True))
-            shortened = token_lengths.cut_inputs(self._tokenizer, columns, self._max_length)
-            for at, texts in zip(places, zip(*shortened, strict=True), strict=True):
-                cut[at] = texts[0] if single else texts
-        return cut
 
     def _compute(self, rows: Tokens, threads: int) -> Any:
         inputs, mask = self._padded(rows)

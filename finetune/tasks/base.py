@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -24,10 +24,8 @@ from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.labels import (
     IMPOSSIBLE,
-    LabelColumn,
     LabelledRows,
     Reading,
-    TargetEncoder,
     no_rows,
     unknown_changes,
 )
@@ -86,6 +84,15 @@ def one_stratum(strata: Integers) -> Integers:
 
 
 @dataclass(frozen=True)
+class PredictOptions:
+    """Options for turning logits into an answer."""
+
+    both_orders: bool = False  # average the probabilities of both orders of the sentences
+    threshold: bool = True  # use the threshold saved with the model, if there is one
+    calibrated: bool = False  # use the temperature saved with the model
+
+
+@dataclass(frozen=True)
 class SureRule:
     """From which confidence on a model gives an answer, and the bound that this keeps. The
     confidence is the answer's probability in the given order, not calibrated; of several labels the
@@ -121,17 +128,13 @@ class DecisionRule:
         """Return the threshold; None unless there are two classes, one of them `positive`."""
         return self.threshold if len(names) == 2 and self.positive in names else None
 
+    def under(self, options: PredictOptions) -> DecisionRule:
+        """Return the rule without the choices that `options` do not use."""
+        rule = self if options.calibrated else replace(self, temperature=None)
+        return rule if options.threshold else replace(rule, threshold=None, thresholds=())
+
 
 NO_RULE = DecisionRule()
-
-
-@dataclass(frozen=True)
-class PredictOptions:
-    """Options for turning logits into an answer."""
-
-    both_orders: bool = False  # average the probabilities of both orders of the sentences
-    threshold: bool = True  # use the threshold saved with the model, if there is one
-    calibrated: bool = False  # use the temperature saved with the model
 
 
 class Answers(NamedTuple):
@@ -164,6 +167,8 @@ class Task(Protocol):
     constant: str  # a name for the best constant answer, as a baseline
     problem_type: str = SINGLE_LABEL  # transformers' name
     has_right: bool  # True if an answer is right or wrong; a score is only near
+    # A `LabelEncoder`, made from the name of a column and the classes that the source names.
+    encoder: type[Any]
     left_out: str  # why rows are left out whose label is none of the task's
 
     # Reading
@@ -172,13 +177,10 @@ class Task(Protocol):
         """Return True if a sample of a label column's cells is plainly of this task."""
         return False
 
-    def encoder(self, column: str, names: Sequence[str] = ()) -> TargetEncoder:
-        """Return an encoder for a column; `names` are the classes that the source names."""
-
     def cell(self, spellings: Sequence[str], code: Any) -> str:
         """Return a cell as a person wrote it, from the encoder's number; "" if it has none."""
 
-    def read(self, column: LabelColumn) -> Reading:
+    def read(self, labels: LabelledRows) -> Reading:
         """Decide what is learned of a column."""
 
     def settle(self, labels: LabelledRows) -> tuple[Any, bool]:
@@ -352,26 +354,24 @@ class Task(Protocol):
             swapped: logits of the sentences in the other order; None for single sentences.
         """
         options = options or PredictOptions(both_orders=swapped is not None)
-        temperature = (rule.temperature if options.calibrated else None) or 1.0
+        rule = rule.under(options)
+        temperature = rule.temperature or 1.0
         outputs = self.outputs(logits, temperature)
         if options.both_orders and swapped is not None:
             outputs = (outputs + self.outputs(swapped, temperature)) / np.float32(2)
-        return self.decide(outputs, target, rule, options)
+        return self.decide(outputs, target, rule)
 
     def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
         """Return the probabilities of classes or labels, or scores; shape (pairs, target.size)."""
 
-    def decide(
-        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
-        options: PredictOptions,
-    ) -> Answers:  # fmt: skip
+    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
         """Return the answers to `outputs`, which may be the means of both orders."""
 
     def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+        self, answers: Answers, target: Target, rule: DecisionRule
     ) -> NDArray[np.float32] | None:
-        """Return how far each of the `answers` by this rule and options is from changing, from 0 to
-        1, shape (pairs,); None if the task has no such measure."""
+        """Return how far each of the `answers` by this rule is from changing, from 0 to 1, shape
+        (pairs,); None if the task has no such measure."""
         return None
 
     def plain_answers(self, logits: Logits) -> Targets:
@@ -427,16 +427,6 @@ class Task(Protocol):
         """Return how wrong each answer is, from 0 for a right one; shape (examples,). Of labels it
         is the share that is wrongly given or not given."""
         return np.asarray((answers != truth).mean(axis=_later_axes(truth)))
-
-    def difference(
-        self, first: Targets, second: Targets, truth: Targets, target: Target,
-        metrics: Sequence[Metric], shared: SharedRows | None = None, times: float = 1.0,
-    ) -> dict[str, Interval]:  # fmt: skip
-        """Return the metrics of the first answers minus those of the second, by name, with their
-        95% intervals, or those that so many times as many rows like these would have."""
-        return intervals.difference_intervals(
-            first, second, truth, metrics, target.meant, shared, times
-        )
 
     def details(
         self, logits: Logits, answers: Answers, truth: Targets, target: Target,

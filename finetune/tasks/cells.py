@@ -157,11 +157,8 @@ def given(marks: Mapping[str, Any]) -> list[str]:
 
 
 def find_separator(texts: Sequence[str]) -> str:
-    """Return the mark that plainly separates the labels of texts; "" if there is none.
-
-    Args:
-        texts: the different cells of a column.
-    """
+    """Return the mark that plainly separates the labels of texts, the different cells of a column;
+    "" if there is none."""
     # A name that merely has a comma hardly shares all its parts with other names.
     return next((mark for mark in MARKS if _recur(texts, mark, all if mark == "," else any)), "")
 
@@ -316,10 +313,7 @@ def to_number(cell: Any, decimal: str = POINT) -> float | None:
 
 def find_decimal(numbers: NDArray[Any]) -> str:
     """Return what precedes the decimals of a column, a point or a comma; "" if that is in doubt.
-
-    Args:
-        numbers: the first three fields of each `Number`, shape (numbers, 3).
-    """
+    `numbers` has the first three fields of each `Number`, shape (numbers, 3)."""
     by_point, by_comma, marks = numbers[np.isfinite(numbers[:, 0])].T
     either = by_point != by_comma
     said = set(marks[marks > 0].tolist())

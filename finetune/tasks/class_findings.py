@@ -1,4 +1,4 @@
-"""Findings about the classes of a label column: accidental, rare or unclear ones."""
+"""Read a label column as classes, and report accidental, rare or unclear ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from finetune.config import RunConfig
 from finetune.errors import DataError, some
-from finetune.findings import Finding, Remedy, about_rows, how_to_answer, shorten
+from finetune.findings import Finding, Remedy, question, shorten
 from finetune.messages import message as _
 from finetune.metrics.catalog import ACCURACY, F1, metric_name
-from finetune.tasks import cells, classes
-from finetune.tasks.base import MISSING_LABEL, MULTI_LABEL, SINGLE_LABEL, Target
-from finetune.tasks.cells import NO_LABEL
+from finetune.tasks import cells, classes, scores
+from finetune.tasks.base import MISSING_LABEL, MULTI_LABEL, SINGLE_LABEL, Target, Targets, Task
+from finetune.tasks.cells import NO_LABEL, clean_label
+from finetune.tasks.classes import Classes, LabelEncoder, make_classes
 from finetune.tasks.labels import (
     LabelledRows,
     answered,
@@ -35,65 +36,126 @@ RARE = 5  # a class of fewer training rows is asked about
 _EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", "j"}
 
 
-def undecided(labels: LabelledRows) -> list[Finding]:
-    """Ask about rare classes, and for a positive class that exists."""
-    found, names = [], labels.reading.names
-    if labels.reading.rare and labels.config.rare_classes == "ask":
-        found.append(_rare_classes(labels))
-    try:
-        classes.positive_class(names, labels.config.positive_label)
-    except DataError as error:
-        asked = Finding("positive", "blocks", error.fact, 0, error.remedy)
-        found.append(replace(asked, remedies=class_choices(names)))
-    return found
+class ReadsClasses(Task):
+    """Reads a label column as classes."""
 
+    encoder: type[Any] = LabelEncoder
+    left_out = _("the label is no class")
 
-def questions(labels: LabelledRows) -> list[Finding]:
-    """What a person must say before these rows can be trained on."""
-    reading, spellings = labels.reading, labels.column.spellings
-    asked: list[Finding] = []
-    if reading.separator and not labels.config.task:
-        title = _(
-            "Does the column {column!r} hold several labels per row, such as {listed!r}?",
-            column=labels.column.name,
-            listed=_listed(labels),
+    def cell(self, spellings: Sequence[str], code: Any) -> str:
+        return clean_label(spellings[code]) if code >= 0 else ""
+
+    def read(self, labels: LabelledRows) -> Classes:
+        changes, spellings = labels.config.changed_labels, labels.spellings
+        read = make_classes(spellings, labels.counts(), labels.named, changes)
+        if labels.named:
+            return read
+        marks = len(read.names) == 1 and all(map(cells.mark_of, spellings))
+        if marks and any((codes == MISSING_LABEL).any() for codes in labels.codes.values()):
+            # All others are one mark, such as x, so that empty cells are a class.
+            read = replace(read, names=[classes.EMPTY, *read.names], table=read.table + 1)
+        unclear = classes.may_be_unlabelled(read.names) and NO_LABEL not in changes
+        return replace(read, unclear=unclear, separator=cells.suggest_separator(spellings))
+
+    def settle(self, labels: LabelledRows) -> tuple[Classes, bool]:
+        few = {} if self.questions(labels) or self.blocks(labels) else _rare_classes(labels)
+        reading = replace(labels.reading, rare=labels.reading.rare | few)
+        if not few or labels.config.rare_classes != "leave_out":
+            return reading, False
+        return reading.without(few), True
+
+    def questions(self, labels: LabelledRows) -> list[Finding]:
+        asked: list[Finding] = []
+        if labels.reading.separator and not labels.config.task:
+            title = _(
+                "Does the column {column!r} hold several labels per row, such as {listed!r}?",
+                column=labels.column,
+                listed=_listed(labels),
+            )
+            remedies = [
+                Remedy("task", MULTI_LABEL, _("Learn each label by itself")),
+                Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")),
+            ]
+            asked.append(question("several-labels", title, remedies))
+        if labels.reading.unclear:
+            rows = labels.spelled(
+                [n for n, text in enumerate(labels.spellings) if text == NO_LABEL]
+            )
+            asked.append(no_label(labels, rows, NO_LABEL, _("It is a class")))
+        return asked
+
+    def unlearnable(self, labels: LabelledRows) -> list[Finding]:
+        train = labels.of("train")
+        present, rows = np.unique(train), len(train)
+        if len(present) == 1:
+            name = labels.reading.names[present[0]]
+            text = _("All {count:,} training rows have one class, {name!r}.", count=rows, name=name)
+            return impossible(text)
+        text = _(
+            "The column {column!r} has {classes:,} different values in {count:,} training rows: "
+            "texts or ids rather than classes.",
+            column=labels.column,
+            classes=len(present),
+            count=rows,
         )
-        remedies = [
-            Remedy("task", MULTI_LABEL, _("Learn each label by itself")),
-            Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")),
-        ]
-        action = how_to_answer(remedies)
-        asked.append(Finding("several-labels", "blocks", title, 0, action, remedies=remedies))
-    if reading.unclear:
-        rows = labels.spelled([n for n, text in enumerate(spellings) if text == NO_LABEL])
-        asked.append(no_label(labels, rows, NO_LABEL, _("It is a class")))
-    return asked
+        return impossible(text, "too-many-classes") if 2 * len(present) > rows else []
+
+    def undecided(self, labels: LabelledRows) -> list[Finding]:
+        """Ask about rare classes, and for a positive class that exists."""
+        found, names = [], labels.reading.names
+        if labels.reading.rare and labels.config.rare_classes == "ask":
+            found.append(_ask_about_rare(labels))
+        try:
+            classes.positive_class(names, labels.config.positive_label)
+        except DataError as error:
+            asked = _class_choices(names)
+            found.append(Finding("positive", "blocks", error.fact, error.remedy, remedies=asked))
+        return found
+
+    def findings(
+        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
+    ) -> Iterator[Finding]:
+        """Report how spellings of labels became classes, and what was chosen about the classes."""
+        target = self.target(labels) if constant else None
+        if target:
+            yield from _positive_class(labels.config, target)
+        yield from scores.classes_or_score(labels)
+        yield from changed_labels(labels)
+        if labels.reading.rare and labels.config.rare_classes != "ask":
+            undo = Remedy("rare_classes", "ask", _("Undo"))
+            yield answered("rare-classes", _name_rare(labels.reading.rare), undo)
+        yield from _no_agreement(labels)
+        yield _spellings(labels)
+        yield _capitals(labels)
+        if labels.reading.table[-1] >= 0:
+            title = _(
+                "Empty cells of the column {column!r} are a class of their own",
+                column=labels.column,
+            )
+            mark = labels.reading.names[-1]
+            action = _("All other cells hold the same mark, {mark!r}.", mark=mark)
+            yield Finding("empty-cells", "warns", title, action, labels.spelled([MISSING_LABEL]))
+        nested = [n for n, cell in enumerate(labels.spellings) if cells.is_nested(cell)]
+        yield unreadable(labels, nested)
+        if labels.reading.separator and labels.config.task:
+            title = _(
+                "The column {column!r} holds several labels per row, such as {listed!r}.",
+                column=labels.column,
+                listed=_listed(labels),
+            )
+            action = _("Each combination of labels is learned as a class of its own.")
+            remedies = [Remedy("task", MULTI_LABEL, _("Learn each label by itself"))]
+            yield Finding("several-labels", "warns", title, action, remedies=remedies)
+        if target:
+            yield from class_balance(train, target, constant)
 
 
-def unlearnable(labels: LabelledRows) -> list[Finding]:
-    """The reason why nothing can be learned: one class, or nearly as many as rows."""
-    column, train = labels.column, labels.of("train")
-    present, rows = np.unique(train), len(train)
-    if len(present) == 1:
-        name = labels.reading.names[present[0]]
-        text = _("All {count:,} training rows have one class, {name!r}.", count=rows, name=name)
-        return impossible(text)
-    text = _(
-        "The column {column!r} has {classes:,} different values in {count:,} training rows: "
-        "texts or ids rather than classes.",
-        column=column.name,
-        classes=len(present),
-        count=rows,
-    )
-    return impossible(text, "too-many-classes") if 2 * len(present) > rows else []
-
-
-def rare_classes(labels: LabelledRows) -> dict[str, int]:
+def _rare_classes(labels: LabelledRows) -> dict[str, int]:
     """Return class -> number of training rows, for classes with fewer than `RARE`.
 
     Empty if the source itself names its classes, which are then taken as intended.
     """
-    if labels.column.named:
+    if labels.named:
         return {}
     names = labels.reading.names
     counts = {split: np.bincount(labels.of(split), minlength=len(names)) for split in labels.rows}
@@ -110,50 +172,13 @@ def _name_rare(rare: Mapping[str, int]) -> str:
     )
 
 
-def class_findings(labels: LabelledRows) -> Iterator[Finding]:
-    """Report how spellings of labels became classes, and what was chosen about the classes."""
-    rare = labels.reading.rare
-    yield from changed_labels(labels)
-    if rare and labels.config.rare_classes != "ask":
-        undo = Remedy("rare_classes", "ask", _("Undo"))
-        yield answered("rare-classes", _name_rare(rare), undo)
-    yield from _no_agreement(labels)
-    yield _spellings(labels)
-    yield _capitals(labels)
-    yield from _cells(labels)
-    if labels.reading.separator and labels.config.task:
-        title = _(
-            "The column {column!r} holds several labels per row, such as {listed!r}.",
-            column=labels.column.name,
-            listed=_listed(labels),
-        )
-        action = _("Each combination of labels is learned as a class of its own.")
-        remedies = [Remedy("task", MULTI_LABEL, _("Learn each label by itself"))]
-        yield Finding("several-labels", "warns", title, 0, action, remedies=remedies)
-
-
-def _cells(labels: LabelledRows) -> Iterator[Finding]:
-    """Report empty cells that are a class, and cells that cannot be read."""
-    column, reading = labels.column, labels.reading
-    if reading.table[-1] >= 0:
-        title = _(
-            "Empty cells of the column {column!r} are a class of their own", column=column.name
-        )
-        action = _("All other cells hold the same mark, {mark!r}.", mark=reading.names[-1])
-        rows = labels.spelled([MISSING_LABEL])
-        yield about_rows("empty-cells", "warns", title, action, rows)
-    yield unreadable(
-        labels, [n for n, cell in enumerate(column.spellings) if cells.is_nested(cell)]
-    )
-
-
 def _listed(labels: LabelledRows) -> str:
     """The longest cell of several labels."""
-    listed = (text for text in labels.column.spellings if labels.reading.separator in text)
+    listed = (text for text in labels.spellings if labels.reading.separator in text)
     return shorten(max(listed, key=len).replace("\n", " \u21b5 "), 60)
 
 
-def _rare_classes(labels: LabelledRows) -> Finding:
+def _ask_about_rare(labels: LabelledRows) -> Finding:
     rare, names = labels.reading.rare, labels.reading.names
     action = _(
         "Say whether they are typing errors (label_map, such as 'old=new'), rows to leave out "
@@ -169,18 +194,17 @@ def _rare_classes(labels: LabelledRows) -> Finding:
     remedies.append(Remedy("rare_classes", "keep", _("Keep them as classes")))
     codes = [names.index(name) for name in rare]
     rows = labels.where(lambda spelled: np.isin(labels.reading.targets(spelled), codes))
-    return about_rows("rare-classes", "blocks", _name_rare(rare), action, rows, remedies)
+    return Finding("rare-classes", "blocks", _name_rare(rare), action, rows, remedies)
 
 
 def _no_agreement(labels: LabelledRows) -> Iterator[Finding]:
     if not (names := labels.reading.no_agreement):
         return
-    spellings = labels.column.spellings
-    indices = [n for n, text in enumerate(spellings) if cells.clean_label(text) in names]
+    indices = [n for n, text in enumerate(labels.spellings) if clean_label(text) in names]
     title = _("Rows whose annotators did not agree on a label ({names})", names=some(names))
     remedies = change(labels, {name: name for name in names}, _("It is a class"))
     rows = labels.spelled(indices)
-    yield about_rows("no-agreement", "notes", title, _("They are left out."), rows, remedies)
+    yield Finding("no-agreement", "notes", title, _("They are left out."), rows, remedies)
 
 
 def _spellings(labels: LabelledRows) -> Finding:
@@ -199,15 +223,14 @@ def _spellings(labels: LabelledRows) -> Finding:
         "or half width) are read as one class: {names}",
         names=some(names),
     )
-    action = _("No action is needed.")
-    return about_rows("spellings", "notes", title, action, labels.spelled(odd))
+    return Finding("spellings", "notes", title, _("No action is needed."), labels.spelled(odd))
 
 
 def _spellings_of_classes(labels: LabelledRows) -> Iterator[tuple[str, dict[int, str]]]:
     """Yield each class's name, and its spellings by number."""
-    spellings = labels.column.spellings
-    for name, members in zip(labels.reading.names, labels.reading.members(), strict=True):
-        yield name, {index: spellings[index] for index in members}
+    for code, name in enumerate(labels.reading.names):
+        members = np.flatnonzero(labels.reading.table[:-1] == code)
+        yield name, {index: labels.spellings[index] for index in members.tolist()}
 
 
 def _capitals(labels: LabelledRows) -> Finding:
@@ -215,7 +238,7 @@ def _capitals(labels: LabelledRows) -> Finding:
     changes: dict[str, str] = {}
     rarer, shown = [], []
     for name, spelled in _spellings_of_classes(labels):
-        others = {cells.clean_label(text): n for n, text in spelled.items()}
+        others = {clean_label(text): n for n, text in spelled.items()}
         others = {text: n for text, n in others.items()
                   if text != name and text.lower() == name.lower()
                   and text.lower() not in _EITHER_CASE
@@ -228,15 +251,15 @@ def _capitals(labels: LabelledRows) -> Finding:
     action = _("Say whether they are one class.")
     remedies = change(labels, changes, _("They are one class"))
     remedies += change(labels, {text: text for text in changes}, _("They are different classes"))
-    return about_rows("case", "warns", title, action, labels.spelled(rarer), remedies)
+    return Finding("case", "warns", title, action, labels.spelled(rarer), remedies)
 
 
-def class_choices(labels: Sequence[str]) -> list[Remedy]:
+def _class_choices(labels: Sequence[str]) -> list[Remedy]:
     """Make a button for each of the first four classes."""
     return [Remedy("positive_label", name, _("It is {name!r}", name=name)) for name in labels[:4]]
 
 
-def positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
+def _positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
     """Ask which of two classes is the positive one, unless their names say it."""
     if classes.is_positive_plain(target.names):
         return
@@ -245,7 +268,7 @@ def positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
         title = _("The positive class is {name!r}.", name=name)
         undo = Remedy("positive_label", "", _("Undo"))
         action = _("You chose it; F1, precision and recall are computed for it.")
-        yield Finding("positive", "warns", title, 0, action, remedies=[undo], done=True)
+        yield Finding("positive", "warns", title, action, remedies=[undo], done=True)
         return
     first, second = target.names
     title = _(
@@ -256,19 +279,14 @@ def positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
         "are computed for it. Until positive_label is set, {name!r} is used.",
         name=name,
     )
-    remedies = class_choices(target.names)
-    yield Finding("positive", "warns", title, 0, action, remedies=remedies)
+    yield Finding("positive", "warns", title, action, remedies=_class_choices(target.names))
 
 
 def class_balance(
     train: NDArray[Any], target: Target, constant: Mapping[str, float]
 ) -> Iterator[Finding]:
-    """Report a class so common that accuracy flatters, and the scores of always answering it.
-
-    Args:
-        train: the classes of the training rows.
-        constant: scores of always giving the commonest answer, by name.
-    """
+    """Report a class so common among the training rows that accuracy flatters, and the scores of
+    always answering it, by name (`constant`)."""
     counts = np.bincount(train, minlength=target.size)
     label = target.names[int(np.argmax(counts))]
     share = float(max(counts) / sum(counts))
@@ -295,4 +313,4 @@ def class_balance(
         metric=metric_name(F1.name, target.size),
         advice=advice,
     )
-    yield Finding("balance", "warns" if severe else "notes", title, int(max(counts)), action)
+    yield Finding("balance", "warns" if severe else "notes", title, action, count=int(max(counts)))

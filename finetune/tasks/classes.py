@@ -52,7 +52,7 @@ class LabelEncoder:
         self._codes = {name: code for code, name in enumerate(names)}
         self._fractions: list[str] = []
 
-    def code(self, cell: Any) -> int:
+    def code(self, cell: Any) -> Any:
         """Return the number of a cell's spelling, or `MISSING_LABEL`. DataError if there are too
         many spellings, or they are fractions."""
         text = self._spell(cell)
@@ -113,10 +113,6 @@ class Classes(Reading):
     rare: dict[str, int] = field(default_factory=dict)
     separator: str = ""  # a character that may separate several labels of a row
 
-    def members(self) -> list[list[int]]:
-        """The spellings of each class."""
-        return [np.flatnonzero(self.table[:-1] == code).tolist() for code in range(len(self.names))]
-
     def without(self, names: Collection[str]) -> Classes:
         """Return the classes without some of them."""
         kept = [code for code, name in enumerate(self.names) if name not in names]
@@ -128,8 +124,8 @@ class Classes(Reading):
 def make_classes(
     spellings: Sequence[str],
     rows: Integers,
-    named: bool = False,
-    changes: Mapping[str, str] | None = None,
+    named: bool,
+    changes: Mapping[str, str],
 ) -> Classes:
     """Make classes of the spellings of a label column.
 
@@ -140,10 +136,10 @@ def make_classes(
         changes: `RunConfig.changed_labels`, label -> new name. A label with its own name stays a
             class of its own; "" leaves its rows out.
     """
-    changes = changes or {}
     cleaned = [clean_label(text) for text in spellings]
     apart = {name for name, other in changes.items() if name == other}
-    none = set() if named else _no_agreement(cleaned)
+    # Annotators disagreed about `-`, as in SNLI.
+    none = set() if named or "+" in cleaned else {"-"} & set(cleaned)
     members: dict[str, list[int]] = {}
     called: dict[str, str] = {}
     codes = np.full(len(spellings), LEFT_OUT)
@@ -170,14 +166,6 @@ def make_classes(
     return Classes(ordered, table, unknown, no_agreement=left_out)
 
 
-def with_empty(found: Classes, spellings: Sequence[str], codes: NDArray[Any]) -> Classes:
-    """Make a class of empty cells if there are any, and all others are one mark, such as x."""
-    marks = len(found.names) == 1 and all(map(cells.mark_of, spellings))
-    if not marks or not (codes == MISSING_LABEL).any():
-        return found
-    return replace(found, names=[EMPTY, *found.names], table=found.table + 1)
-
-
 def changed(label: str, changes: Mapping[str, str]) -> str:
     """Return the name of a label after `changes`; empty if its rows are left out."""
     return changes.get(changeable(clean_label(label)), label) if changes else label
@@ -202,11 +190,6 @@ def mended(changed: Mapping[str, str], name: str, new: str) -> str:
         problem = message("cannot hold so many changes; make them in the file")
         raise ConfigError({"label_map": problem})
     return value
-
-
-def _no_agreement(names: Sequence[str]) -> set[str]:
-    """The labels that mean that annotators disagreed: `-` (as in SNLI)."""
-    return {"-"} & set(names) if "+" not in names else set()
 
 
 def may_be_unlabelled(names: Sequence[str]) -> bool:

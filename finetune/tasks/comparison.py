@@ -75,7 +75,8 @@ def compare(
     """
     task = task_of(target)
     missed = misses(task, first, truth), misses(task, second, truth)
-    found, added = task.difference(first, second, truth, target, metrics, shared), bias or {}
+    meant, added = target.meant, bias or {}
+    found = intervals.difference_intervals(first, second, truth, metrics, meant, shared)
     return Comparison(
         {name: selection.lowered(gain, added.get(name, 0.0)) for name, gain in found.items()},
         missed,

@@ -18,8 +18,8 @@ from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, shorten
 from finetune.messages import message as _
 from finetune.tasks import cells, classes
-from finetune.tasks.base import SINGLE_LABEL, Targets
-from finetune.tasks.cells import MARKS, NO_LABEL, Columns, label_text
+from finetune.tasks.base import NO_CHANGES, SINGLE_LABEL, Target, Targets, Task
+from finetune.tasks.cells import MARKS, NO_LABEL, Columns, find_separator, label_text
 from finetune.tasks.labels import (
     LabelledRows,
     Reading,
@@ -81,7 +81,7 @@ def _said(spelling: str) -> Said:
     return said
 
 
-def shown(spelling: str) -> str:
+def _shown(spelling: str) -> str:
     """Return a cell as a person reads it, from its spelling."""
     said = _said(spelling)
     said = cells.given(said) if isinstance(said, dict) else said
@@ -100,12 +100,8 @@ class LabelLists(Reading):
 
 
 def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> LabelLists:
-    """Read the labels of cells. Spellings that differ in case or form only are one label.
-
-    Args:
-        spellings: of cells.
-        rows: how often each occurs, shape (spellings,).
-    """
+    """Read the labels of cells by their spellings, and how often each occurs. Labels that differ in
+    case or form only are one."""
     said, changes = [*map(_said, spellings)], config.changed_labels
     by_place = cells.are_places([value for value in said if isinstance(value, list) and value])
     if by_place:
@@ -142,7 +138,7 @@ def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> L
         separator=separator,
         unreadable=unreadable,
         unlabelled=unlabelled,
-        example="" if longest < 0 else shown(spellings[longest]),
+        example="" if longest < 0 else _shown(spellings[longest]),
         notation=_notation(said, marked, by_place),
     )
 
@@ -210,52 +206,101 @@ def guess_separator(texts: Sequence[str]) -> str:
     return cells.suggest_separator(filled) or next(frequent, "")
 
 
-def are_lists(sample: Sequence[Any]) -> bool:
-    """True if cells plainly hold several labels: lists, some of more than one label, marks in
-    several columns, or few texts in many combinations."""
-    if any(isinstance(cell, Columns) for cell in sample):
-        return True
-    spellings = list(dict.fromkeys(map(_spell, sample)))
-    said = [*map(_said, spellings)]
-    texts = [value for value in said if isinstance(value, str) and value]
-    if any(not isinstance(value, str) for value in said):
-        read = read_lists(spellings, np.ones(len(spellings), np.int64), RunConfig())
-        return bool((np.count_nonzero(read.table == 1, axis=1) > 1).any())
-    return cells.find_separator(texts) != ""
+class ReadsLists(Task):
+    """Reads a label column whose cells hold any number of labels."""
 
+    encoder: type[Any] = ListEncoder
+    left_out = _("the label is left out or cannot be read")
 
-def parse(
-    sample: Sequence[Any], names: Sequence[str], changes: Mapping[str, str]
-) -> tuple[Targets, NDArray[np.bool_]]:
-    """Read cells of another file as labels with these names.
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        """True for lists, some of more than one label, marks in several columns, or few texts in
+        many combinations."""
+        if any(isinstance(cell, Columns) for cell in cells):
+            return True
+        spellings = list(dict.fromkeys(map(_spell, cells)))
+        said = [*map(_said, spellings)]
+        if any(not isinstance(value, str) for value in said):
+            read = read_lists(spellings, np.ones(len(spellings), np.int64), RunConfig())
+            return bool((np.count_nonzero(read.table == 1, axis=1) > 1).any())
+        return find_separator([value for value in spellings if value]) != ""
 
-    Args:
-        changes: label -> new name; "" for none.
+    def cell(self, spellings: Sequence[str], code: Any) -> str:
+        return _shown(spellings[code]) if code >= 0 else ""
 
-    Returns:
-        1 for each label of a row and 0 for the others, shape (rows, labels), and a mask of the rows
-        all of whose labels are known, shape (rows,).
-    """
-    spellings = list(map(_spell, sample))
-    different = Counter(spellings)
-    said = {text: _by_name(_said(text), names) for text in different}
-    marked = _marked([*said.values()], np.array([*different.values()]))
-    guessed = guess_separator([text for text in said.values() if isinstance(text, str)])
-    place = {classes.class_key(name): label for label, name in enumerate(names)}
-    targets, known = np.zeros((len(sample), len(names)), np.float32), np.ones(len(sample), bool)
-    for row, text in enumerate(spellings):
-        found = [-1]
-        # A text is split in the way that leaves only known labels.
-        for separator in ("", *MARKS, guessed):
-            labels = _labels(said[text], marked, separator)
-            if labels is not None and not _has_minus(said[text], marked):
-                renamed = [classes.changed(label, changes) for label in labels]
-                found = [place.get(classes.class_key(label), -1) for label in renamed if label]
-            if min(found, default=0) >= 0:
-                break
-        targets[row, [label for label in found if label >= 0]] = 1
-        known[row] = min(found, default=0) >= 0
-    return targets, known
+    def read(self, labels: LabelledRows) -> LabelLists:
+        return read_lists(labels.spellings, labels.counts(), labels.config)
+
+    def parse(
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+    ) -> tuple[Targets, NDArray[np.bool_]]:
+        names, spellings = target.names, list(map(_spell, cells))
+        different = Counter(spellings)
+        said = {text: _by_name(_said(text), names) for text in different}
+        marked = _marked([*said.values()], np.array([*different.values()]))
+        guessed = guess_separator([text for text in said.values() if isinstance(text, str)])
+        place = {classes.class_key(name): label for label, name in enumerate(names)}
+        targets, known = np.zeros((len(cells), len(names)), np.float32), np.ones(len(cells), bool)
+        for row, text in enumerate(spellings):
+            found = [-1]
+            # A text is split in the way that leaves only known labels.
+            for separator in ("", *MARKS, guessed):
+                own = _labels(said[text], marked, separator)
+                if own is not None and not _has_minus(said[text], marked):
+                    renamed = [classes.changed(label, changes) for label in own]
+                    found = [place.get(classes.class_key(label), -1) for label in renamed if label]
+                if min(found, default=0) >= 0:
+                    break
+            targets[row, [label for label in found if label >= 0]] = 1
+            known[row] = min(found, default=0) >= 0
+        return targets, known
+
+    def questions(self, labels: LabelledRows) -> list[Finding]:
+        if not labels.reading.unclear:
+            return []
+        rows = labels.spelled(labels.reading.unlabelled)
+        return [no_label(labels, rows, "0", _("It means 0: the label is not given"))]
+
+    def unlearnable(self, labels: LabelledRows) -> list[Finding]:
+        column, count = labels.column, len(labels.reading.names)
+        one = Remedy("task", SINGLE_LABEL, _("One class for each row"))
+        if count < 2:
+            text = _("The column {column!r} has fewer than two labels.", column=column)
+            return impossible(text, "one-label", one)
+        text = _(
+            "The column {column!r} has {count:,} different labels: rather texts or ids.",
+            column=column,
+            count=count,
+        )
+        return impossible(text, "too-many-labels", one) if count > classes.MAX_CLASSES else []
+
+    def findings(
+        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
+    ) -> Iterator[Finding]:
+        """Report how cells are read, cells that cannot be, and labels of few, all or no rows."""
+        yield _several_labels(labels)
+        yield from changed_labels(labels)
+        if labels.reading.notation == "shares":
+            title = _("The column {column!r} has numbers between 0 and 1.", column=labels.column)
+            action = _("A row has a label from 0.5 on. For another limit, write 0 and 1.")
+            yield Finding("shares", "warns", title, action)
+        yield unreadable(labels, labels.reading.unreadable)
+        if labels.reading.notation == "places" and not labels.config.label_map:
+            title = _(
+                "The column {column!r} has 0 or 1 for each of {count} labels, but not their names.",
+                column=labels.column,
+                count=len(labels.reading.names),
+            )
+            action = _(
+                "They are called by their places, from 1. Name them by label_map, such as {names}.",
+                names="'1=first 2=second'",
+            )
+            yield Finding("label-names", "warns", title, action)
+        if not self.blocks(labels):
+            yield from _few_rows(labels)
+        if f"{constant.get(self.headline.name, 0.0):.3f}" == "1.000":
+            title = _("Always giving the same labels already reaches micro F1 1.000.")
+            action = _("No model can do better, so its score says nothing.")
+            yield Finding("constant", "warns", title, action)
 
 
 def _by_name(said: Said, names: Sequence[str]) -> Said:
@@ -265,67 +310,21 @@ def _by_name(said: Said, names: Sequence[str]) -> Said:
     return dict(zip(names, said, strict=True)) if cells.are_places([said]) else said
 
 
-def unlearnable(labels: LabelledRows) -> list[Finding]:
-    """The reason why nothing can be learned: fewer than two labels, or too many."""
-    column, count = labels.column.name, len(labels.reading.names)
-    one = Remedy("task", SINGLE_LABEL, _("One class for each row"))
-    if count < 2:
-        text = _("The column {column!r} has fewer than two labels.", column=column)
-        return impossible(text, "one-label", one)
-    text = _(
-        "The column {column!r} has {count:,} different labels: rather texts or ids.",
-        column=column,
-        count=count,
-    )
-    return impossible(text, "too-many-labels", one) if count > classes.MAX_CLASSES else []
-
-
-def questions(labels: LabelledRows) -> list[Finding]:
-    """What a person must say before these rows can be trained on."""
-    if not labels.reading.unclear:
-        return []
-    rows = labels.spelled(labels.reading.unlabelled)
-    return [no_label(labels, rows, "0", _("It means 0: the label is not given"))]
-
-
-def findings(labels: LabelledRows, impossible: bool, constant: float) -> Iterator[Finding]:
-    """Report how cells are read, cells that cannot be, and labels of few, all or no rows.
-
-    Args:
-        constant: micro F1 of always giving the commonest labels.
-    """
-    column = labels.column
-    yield _several_labels(labels)
-    yield from changed_labels(labels)
-    if labels.reading.notation == "shares":
-        title = _("The column {column!r} has numbers between 0 and 1.", column=column.name)
-        action = _("A row has a label from 0.5 on. For another limit, write 0 and 1.")
-        yield Finding("shares", "warns", title, 0, action)
-    yield unreadable(labels, labels.reading.unreadable)
-    yield from _unnamed(labels)
-    if not impossible:
-        yield from _few_rows(labels)
-    if f"{constant:.3f}" == "1.000":
-        title = _("Always giving the same labels already reaches micro F1 1.000.")
-        action = _("No model can do better, so its score says nothing.")
-        yield Finding("constant", "warns", title, 0, action)
-
-
 def _several_labels(labels: LabelledRows) -> Finding:
     """Say how labels are read, with buttons for the other possibilities."""
     reading, column, kind = labels.reading, labels.column, "several-labels"
-    if column.joined:
-        title = _("Each of these columns is a label: {columns}", columns=column.name)
+    if labels.joined:
+        title = _("Each of these columns is a label: {columns}", columns=column)
         action = _(
             "A row has those in whose column it has 1 or a mark such as x. An empty cell is 0."
         )
         if reading.notation == "labels":
-            title = _("The labels of a row are in these columns: {columns}", columns=column.name)
+            title = _("The labels of a row are in these columns: {columns}", columns=column)
             action = _("Each cell that is not empty is a label.")
-        return Finding(kind, "notes", title, 0, action)
+        return Finding(kind, "notes", title, action)
     title = _(
         "The column {column!r} holds several labels per row, such as {listed!r}.",
-        column=column.name,
+        column=column,
         listed=shorten(reading.example, 60),
     )
     action, others = _("Each is read as a list of labels."), []
@@ -344,23 +343,7 @@ def _several_labels(labels: LabelledRows) -> Finding:
         remedies = [Remedy("label_separator", "auto", _("Undo"))]
     else:
         remedies.append(Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")))
-    return Finding(kind, "notes", title, 0, action, remedies=remedies, done=done)
-
-
-def _unnamed(labels: LabelledRows) -> Iterator[Finding]:
-    """Ask for the names of labels that are called by their places."""
-    if labels.reading.notation != "places" or labels.config.label_map:
-        return
-    title = _(
-        "The column {column!r} has 0 or 1 for each of {count} labels, but not their names.",
-        column=labels.column.name,
-        count=len(labels.reading.names),
-    )
-    action = _(
-        "They are called by their places, from 1. Name them by label_map, such as {names}.",
-        names="'1=first 2=second'",
-    )
-    yield Finding("label-names", "warns", title, 0, action)
+    return Finding(kind, "notes", title, action, remedies=remedies, done=done)
 
 
 def _few_rows(labels: LabelledRows) -> Iterator[Finding]:
@@ -378,13 +361,20 @@ def _few_rows(labels: LabelledRows) -> Iterator[Finding]:
             "A model hardly learns them. Merge them with others or leave them out (label_map), or "
             "bring more rows."
         )
-        yield Finding("rare-labels", "warns", title, 0, action)
-    for kind, found in (
-        ("label-of-none", np.flatnonzero(every == 0)),
-        ("label-of-all", np.flatnonzero(train == len(labels.of("train")))),
-    ):
-        if len(found):
-            yield _nothing_to_learn(labels, kind, [names[label] for label in found])
+        yield Finding("rare-labels", "warns", title, action)
+    if names_of_none := [names[label] for label in np.flatnonzero(every == 0)]:
+        title = _("Labels that no row has: {names}", names=some([*map(repr, names_of_none)]))
+        action = _("A model learns never to give them, and each counts as 0 in macro F1.")
+        remedies = change(labels, dict.fromkeys(names_of_none, ""), _("Leave them out"))
+        yield Finding("label-of-none", "warns", title, action, remedies=remedies)
+    of_all = np.flatnonzero(train == len(labels.of("train")))
+    if names_of_all := [names[label] for label in of_all]:
+        title = _(
+            "Labels that every training row has: {names}", names=some([*map(repr, names_of_all)])
+        )
+        action = _("A model learns to give them to every row, whatever it says.")
+        remedies = change(labels, dict.fromkeys(names_of_all, ""), _("Leave them out"))
+        yield Finding("label-of-all", "warns", title, action, remedies=remedies)
     for split, rows in counts.items():
         missing = np.flatnonzero((rows == 0) & (train > 0))
         if len(missing) and len(labels.of(split)):
@@ -394,24 +384,9 @@ def _few_rows(labels: LabelledRows) -> Iterator[Finding]:
                 names=some([repr(names[label]) for label in missing]),
             )
             action = _("How well they are found is not measured there.")
-            yield Finding("missing-labels", "warns", title, 0, action)
+            yield Finding("missing-labels", "warns", title, action)
     unlabelled = int((~(labels.of("train") > 0).any(axis=1)).sum())
     if unlabelled:
         title = _("Training rows without any label")
         action = _("They are learned from: none of the labels is right for them.")
-        yield Finding("no-labels", "notes", title, unlabelled, action)
-
-
-def _nothing_to_learn(labels: LabelledRows, kind: str, names: list[str]) -> Finding:
-    """Report labels that no row has, or that every training row has."""
-    shown = some([*map(repr, names)])
-    title = {
-        "label-of-none": _("Labels that no row has: {names}", names=shown),
-        "label-of-all": _("Labels that every training row has: {names}", names=shown),
-    }
-    action = {
-        "label-of-none": _("A model learns never to give them, and each counts as 0 in macro F1."),
-        "label-of-all": _("A model learns to give them to every row, whatever it says."),
-    }
-    remedies = change(labels, dict.fromkeys(names, ""), _("Leave them out"))
-    return Finding(kind, "warns", title[kind], 0, action[kind], remedies=remedies)
+        yield Finding("no-labels", "notes", title, action, count=unlabelled)

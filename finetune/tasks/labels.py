@@ -5,30 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
 from finetune.errors import some
-from finetune.findings import Finding, Remedy, about_rows, how_to_answer
+from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
 from finetune.tasks.cells import NO_LABEL
 from finetune.text_hashes import Integers
 
 IMPOSSIBLE = _("Training is not possible with these rows.")
 MOST_CHANGES = 300  # the longest `label_map`, in characters
-
-
-class TargetEncoder(Protocol):
-    """Turns the cells of a label column into numbers while the rows are read."""
-
-    spellings: list[str]  # what the numbers stand for, if they are not the values themselves
-    no_labels: NDArray[Any]  # an array of no rows, with the dtype and shape of a column's numbers
-
-    def code(self, cell: Any) -> Any:
-        """Return a cell as numbers. Raises DataError if the column cannot be learned."""
 
 
 @dataclass(frozen=True)
@@ -47,40 +37,33 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class LabelColumn:
-    """A label column as an encoder has read it."""
+class LabelledRows:
+    """A label column as an encoder has read it, and what the task made of it."""
 
     config: RunConfig
-    name: str
+    column: str  # its name
     source: str  # the name of the whole source
     spellings: Sequence[str]
     named: bool  # True if the source itself names the classes
     codes: Mapping[str, NDArray[Any]]  # split of the source -> the encoder's numbers
-    joined: bool = False  # True if it stands for several columns of 0 and 1
-
-
-@dataclass(frozen=True)
-class LabelledRows:
-    """The rows of each split, and what the task made of their labels."""
-
-    column: LabelColumn
-    reading: Any
+    joined: bool = False  # True if the column stands for several columns of 0 and 1
+    reading: Any = None
     # Split -> the source's split, and indices into it; before a maximum leaves out some.
-    rows: Mapping[str, tuple[str, Integers]]
+    rows: Mapping[str, tuple[str, Integers]] = field(default_factory=dict)
 
-    @property
-    def config(self) -> RunConfig:
-        """The configuration that the column was read for."""
-        return self.column.config
+    def counts(self) -> Integers:
+        """How often each spelling occurs."""
+        codes = np.concatenate(list(self.codes.values()))
+        return np.bincount(codes[codes >= 0], minlength=len(self.spellings))
 
     def of(self, split: str) -> NDArray[Any]:
         """Return the targets of a split, shape (rows, ...)."""
         source_split, rows = self.rows[split]
-        return np.asarray(self.reading.targets(self.column.codes[source_split][rows]))
+        return np.asarray(self.reading.targets(self.codes[source_split][rows]))
 
     def where(self, has: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> list[tuple[str, Integers]]:
         """The rows, by split, for which `has` returns True of the encoder's numbers."""
-        return [(split, np.flatnonzero(has(codes))) for split, codes in self.column.codes.items()]
+        return [(split, np.flatnonzero(has(codes))) for split, codes in self.codes.items()]
 
     def spelled(self, spellings: Sequence[int]) -> list[tuple[str, Integers]]:
         """The rows whose label has one of these spellings, by split."""
@@ -107,7 +90,7 @@ def change(labels: LabelledRows, changes: Mapping[str, str], text: str) -> list[
 
 def answered(kind: str, title: str, undo: Remedy, rows: int = 0) -> Finding:
     """Report what a person chose, with a button that undoes it."""
-    return Finding(kind, "notes", title, rows, _("You chose it."), remedies=[undo], done=True)
+    return Finding(kind, "notes", title, _("You chose it."), count=rows, remedies=[undo], done=True)
 
 
 def changed_labels(labels: LabelledRows) -> Iterator[Finding]:
@@ -120,30 +103,26 @@ def changed_labels(labels: LabelledRows) -> Iterator[Finding]:
 def no_label(
     labels: LabelledRows, rows: Sequence[tuple[str, Integers]], other: str, text: str
 ) -> Finding:
-    """Ask whether -1 stands for no label.
-
-    Args:
-        rows: those with -1.
-        other: what it stands for otherwise, which `text` says.
-    """
+    """Ask whether -1 stands for no label. `rows` have it; otherwise it stands for `other`, which
+    `text` says."""
     title = _(
-        "Does -1 in the column {column!r} mean that a row has no label?", column=labels.column.name
+        "Does -1 in the column {column!r} mean that a row has no label?", column=labels.column
     )
     remedies = change(labels, {NO_LABEL: ""}, _("No label: leave out these rows"))
     remedies += change(labels, {NO_LABEL: other}, text)
-    return about_rows("no-label", "blocks", title, how_to_answer(remedies), rows, remedies)
+    return question("no-label", title, remedies, rows)
 
 
 def unreadable(labels: LabelledRows, spellings: Sequence[int]) -> Finding:
     """Report cells that are lists or objects, and cannot be read."""
-    title = _("Cells of the column {column!r} that cannot be read", column=labels.column.name)
+    title = _("Cells of the column {column!r} that cannot be read", column=labels.column)
     action, rows = _("They are left out."), labels.spelled(spellings)
-    return about_rows("unreadable-labels", "warns", title, action, rows)
+    return Finding("unreadable-labels", "warns", title, action, rows)
 
 
 def impossible(text: str, kind: str = "impossible", *remedies: Remedy) -> list[Finding]:
     """Report why training is impossible."""
-    return [Finding(kind, "blocks", text, 0, IMPOSSIBLE, remedies=[*remedies])]
+    return [Finding(kind, "blocks", text, IMPOSSIBLE, remedies=[*remedies])]
 
 
 def unknown_changes(labels: LabelledRows) -> list[Finding]:
@@ -157,5 +136,5 @@ def no_rows(labels: LabelledRows, split: str) -> list[Finding]:
     """Report that no row is left to train on (`train`) or for validation."""
     text = _("No row is left for validation.")
     if split == "train":
-        text = _("No row of {source} can be trained on.", source=labels.column.source)
+        text = _("No row of {source} can be trained on.", source=labels.source)
     return [] if len(labels.rows[split][1]) else impossible(text)

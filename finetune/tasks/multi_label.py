@@ -5,14 +5,13 @@ The best model is chosen by micro F1: a label of a few rows moves macro F1 by mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finetune.findings import Finding
 from finetune.messages import message
 from finetune.metrics import catalog, intervals, selection
 from finetune.metrics.calibration import Logits
@@ -21,19 +20,14 @@ from finetune.metrics.classification import Counts, Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows, rows_worth
-from finetune.tasks import label_lists
 from finetune.tasks.base import (
     MULTI_LABEL,
-    NO_CHANGES,
     Answers,
     DecisionRule,
-    PredictOptions,
     Target,
     Targets,
-    Task,
 )
-from finetune.tasks.label_lists import LabelLists, ListEncoder
-from finetune.tasks.labels import LabelColumn, LabelledRows
+from finetune.tasks.label_lists import ReadsLists
 from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:
@@ -43,7 +37,7 @@ _HALF = 0.5  # the probability from which a label is given, if no other is kept 
 _RARE = 10  # examples; of a label with fewer, no score says much
 
 
-class MultiLabel(Task):
+class MultiLabel(ReadsLists):
     """Answers with each label whose probability reaches its threshold."""
 
     name = problem_type = MULTI_LABEL
@@ -53,37 +47,10 @@ class MultiLabel(Task):
     template = "labels"
     constant = message("always the commonest labels")
     has_right = True
-    left_out = message("the label is left out or cannot be read")
-
-    def recognises(self, cells: Sequence[Any]) -> bool:
-        return label_lists.are_lists(cells)
-
-    def encoder(self, column: str, names: Sequence[str] = ()) -> ListEncoder:
-        return ListEncoder(column, names)
-
-    def cell(self, spellings: Sequence[str], code: Any) -> str:
-        return label_lists.shown(spellings[code]) if code >= 0 else ""
-
-    def read(self, column: LabelColumn) -> LabelLists:
-        codes = np.concatenate(list(column.codes.values()))
-        rows = np.bincount(codes[codes >= 0], minlength=len(column.spellings))
-        return label_lists.read_lists(column.spellings, rows, column.config)
 
     def strata(self, targets: Targets) -> Integers:
         """One for each label, and one of the rows without any."""
         return np.column_stack([targets > 0, ~(targets > 0).any(axis=1)]).astype(np.int64)
-
-    def questions(self, labels: LabelledRows) -> list[Finding]:
-        return label_lists.questions(labels)
-
-    def unlearnable(self, labels: LabelledRows) -> list[Finding]:
-        return label_lists.unlearnable(labels)
-
-    def findings(
-        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
-    ) -> Iterator[Finding]:
-        best = constant.get(self.headline.name, 0.0)
-        return label_lists.findings(labels, bool(self.blocks(labels)), best)
 
     def constant_answer(self, train: Targets, target: Target) -> Any:
         """As many of the commonest labels as are best on the training rows."""
@@ -109,11 +76,6 @@ class MultiLabel(Task):
         """A row without labels is an empty text."""
         return [between.join(target.names[at] for at in np.flatnonzero(row)) for row in values]
 
-    def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
-    ) -> tuple[Targets, NDArray[np.bool_]]:
-        return label_lists.parse(cells, target.names, changes)
-
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
         counts = (int(rows) for rows in values.sum(axis=0, dtype=np.int64))
         return dict(zip(target.names, counts, strict=True))
@@ -129,16 +91,13 @@ class MultiLabel(Task):
 
         return np.asarray(expit(np.asarray(logits, np.float32)))
 
-    def decide(
-        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
-        options: PredictOptions,
-    ) -> Answers:  # fmt: skip
-        return Answers(outputs, _given(outputs, _levels(target, rule, options)))
+    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+        return Answers(outputs, _given(outputs, _levels(target, rule)))
 
     def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+        self, answers: Answers, target: Target, rule: DecisionRule
     ) -> NDArray[np.float32] | None:
-        away = np.abs(answers.probabilities - _levels(target, rule, options)).min(axis=1)
+        away = np.abs(answers.probabilities - _levels(target, rule)).min(axis=1)
         return np.asarray(np.minimum(1, 2 * away), np.float32)
 
     def plain_answers(self, logits: Logits) -> Targets:
@@ -198,9 +157,9 @@ class MultiLabel(Task):
         )
 
 
-def _levels(target: Target, rule: DecisionRule, options: PredictOptions) -> Floats:
+def _levels(target: Target, rule: DecisionRule) -> Floats:
     """The threshold of each label, shape (labels,)."""
-    kept = dict(rule.thresholds) if options.threshold else {}
+    kept = dict(rule.thresholds)
     return np.array([kept.get(name, _HALF) for name in target.names])
 
 

@@ -28,14 +28,12 @@ from finetune.tasks.base import (
     SINGLE_LABEL,
     Answers,
     DecisionRule,
-    PredictOptions,
     Target,
     Targets,
-    Task,
 )
-from finetune.tasks.cells import read_value, spell_both, to_number
-from finetune.tasks.labels import LabelColumn, LabelledRows, answered
-from finetune.tasks.scores import ScoreEncoder, Scores
+from finetune.tasks.cells import read_value, to_number
+from finetune.tasks.labels import LabelledRows, answered, impossible
+from finetune.tasks.scores import ReadsScores, Scores
 from finetune.tasks.single_label import SingleLabel
 from finetune.text_hashes import Integers
 
@@ -44,27 +42,7 @@ _DRAWN = 20  # bins of answers, of true scores, and of errors
 _WORST = 20
 
 
-class _ReadsScores(Task):
-    """What tasks have in common that read a label column as scores."""
-
-    left_out = message("the label is no number")
-
-    def encoder(self, column: str, names: Sequence[str] = ()) -> Any:
-        return ScoreEncoder()
-
-    def cell(self, spellings: Sequence[str], code: Any) -> str:
-        by_point, by_comma, _mark, spelling = code
-        if np.isinf(by_point):
-            return spellings[int(spelling)] if spelling >= 0 else ""
-        if by_point != by_comma:
-            return "" if np.isnan(by_point) else spell_both(by_point, by_comma)
-        return scores.spell(by_point)
-
-    def questions(self, labels: LabelledRows) -> list[Finding]:
-        return scores.no_numbers(labels) or scores.questions(labels)
-
-
-class Regression(_ReadsScores):
+class Regression(ReadsScores):
     """Answers with a score, on the scale of the data: the model's only output as it is."""
 
     name = problem_type = REGRESSION
@@ -75,11 +53,8 @@ class Regression(_ReadsScores):
     constant = message("always the mean")
     has_right = False
 
-    def recognises(self, cells: Sequence[Any]) -> bool:
-        return scores.are_scores(cells)
-
-    def read(self, column: LabelColumn) -> Scores:
-        return scores.read_scores(column)
+    def read(self, labels: LabelledRows) -> Scores:
+        return scores.read_scores(labels)
 
     def strata(self, targets: Targets) -> Integers:
         bins = min(_BINS, max(1, len(targets) // _BIN_ROWS))
@@ -89,18 +64,19 @@ class Regression(_ReadsScores):
         return np.searchsorted(edges, targets)
 
     def unlearnable(self, labels: LabelledRows) -> list[Finding]:
-        return scores.unlearnable(labels)
-
-    def findings(
-        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
-    ) -> Iterator[Finding]:
-        return scores.findings(labels, bool(self.blocks(labels)))
+        train = labels.of("train")
+        if train.min() < train.max():
+            return []
+        count, score = len(train), scores.spell(train[0])
+        text = message(
+            "All {count:,} training rows have one score, {score}.", count=count, score=score
+        )
+        return impossible(text, "constant")
 
     def make_target(self, labels: LabelledRows) -> Target:
         train = labels.of("train")
         low, high = (float(scores.spell(end)) for end in (train.min(), train.max()))
-        decimal = labels.reading.decimal
-        return Target((), task=self.name, low=low, high=high, decimal=decimal)
+        return Target((), task=self.name, low=low, high=high, decimal=labels.reading.decimal)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         return {"low": target.low, "high": target.high, "decimal": target.decimal}
@@ -175,10 +151,7 @@ class Regression(_ReadsScores):
     def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
         return np.asarray(logits, np.float32)
 
-    def decide(
-        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
-        options: PredictOptions,
-    ) -> Answers:  # fmt: skip
+    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
         return Answers(np.zeros((len(outputs), 0), np.float32), outputs[:, 0])
 
     def plain_answers(self, logits: Logits) -> Targets:
@@ -199,8 +172,7 @@ class Regression(_ReadsScores):
     ) -> ScoreDetails:  # fmt: skip
         answered, true = (np.asarray(values, np.float64) for values in (answers.values, truth))
         errors = answered - true
-        everything = np.concatenate([answered, true])
-        edges = np.histogram_bin_edges(everything, _DRAWN)
+        edges = np.histogram_bin_edges(np.concatenate([answered, true]), _DRAWN)
         density = np.histogram2d(true, answered, (edges, edges))[0].astype(np.int64)
         counts, error_edges = np.histogram(errors, _DRAWN)
         spread = answered.var()
@@ -265,17 +237,17 @@ def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
     return found
 
 
-class CutScores(_ReadsScores, SingleLabel):
+class CutScores(ReadsScores, SingleLabel):
     """Learns whether a score is at least `RunConfig.score_cut`. What is learned is one class for
     each row, and is a `Target` of that task; only reading differs."""
 
     name = CUT_SCORES
     title = message("Two classes of scores")
 
-    def read(self, column: LabelColumn) -> Any:
-        if not column.config.score_cut:
+    def read(self, labels: LabelledRows) -> Any:
+        if not labels.config.score_cut:
             raise DataError("The scores are not cut.", "Set score_cut to a number.")
-        return scores.read_scores(column, float(column.config.score_cut.replace(",", ".")))
+        return scores.read_scores(labels, float(labels.config.score_cut.replace(",", ".")))
 
     def settle(self, labels: LabelledRows) -> tuple[Any, bool]:
         return labels.reading, False

@@ -4,7 +4,7 @@ a person should know of them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finetune.errors import some
-from finetune.findings import Finding, Remedy, about_rows, how_to_answer
+from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
 from finetune.tasks import cells
-from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, REGRESSION, SINGLE_LABEL, Targets
+from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, REGRESSION, SINGLE_LABEL, Targets, Task
 from finetune.tasks.cells import COMMA, POINT, Number, to_number
+from finetune.tasks.classes import LabelEncoder
 from finetune.tasks.labels import (
-    LabelColumn,
     LabelledRows,
     Reading,
     answered,
@@ -51,16 +51,15 @@ def cut_of(names: Sequence[str]) -> float | None:
     return cut if cut is not None and cut_names(cut) == [*names] else None
 
 
-class ScoreEncoder:
+class ScoreEncoder(LabelEncoder):
     """Reads a label column as numbers, four for a row: the first three fields of its `Number`, or
     infinity for a cell that is no number, and the place of its unit or of that cell among
     `spellings`. A missing score is nan."""
 
     no_labels: NDArray[Any] = np.zeros((0, 4))
 
-    def __init__(self) -> None:
-        self.spellings: list[str] = []
-        self._places: dict[str, int] = {}
+    def __init__(self, column: str, names: Sequence[str] = ()) -> None:
+        super().__init__(column)
 
     def code(self, cell: Any) -> tuple[float, float, int, int]:
         """Return a row's numbers."""
@@ -70,10 +69,10 @@ class ScoreEncoder:
             return np.nan, np.nan, 0, -1
         text = number.unit if number else cells.label_text(value)[:200]
         number = number or Number(np.inf, np.inf)
-        if text not in self._places and len(self.spellings) < _MOST_SPELLINGS:
-            self._places[text] = len(self.spellings)
+        if text not in self._codes and len(self.spellings) < _MOST_SPELLINGS:
+            self._codes[text] = len(self.spellings)
             self.spellings.append(text)
-        return (*number[:3], self._places.get(text, -1))
+        return (*number[:3], self._codes.get(text, -1))
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,10 @@ class Scores(Reading):
         return np.select(states, [MISSING_LABEL, LEFT_OUT], above)
 
 
-def read_scores(column: LabelColumn, cut: float | None = None) -> Scores:
+def read_scores(labels: LabelledRows, cut: float | None = None) -> Scores:
     """Read the numbers of each split; -1 is no score if a held-out split has no other number and
     the training rows have none below 0, as in GLUE's test split."""
-    config, codes = column.config, column.codes
+    codes = labels.codes
     numbers = np.concatenate([*codes.values()])
     numbers = numbers[np.isfinite(numbers[:, 0])]
     values, train = numbers[:, 0], codes["train"][:, 0]
@@ -109,10 +108,10 @@ def read_scores(column: LabelColumn, cut: float | None = None) -> Scores:
         for split, held_out in codes.items()
         if split != "train"
     )
-    meant = config.changed_labels.get(cells.NO_LABEL)
+    meant = labels.config.changed_labels.get(cells.NO_LABEL)
     stands_for_none = meant == "" or (hidden and not (train < 0).any())
     whole = len(values) > 0 and bool((values % 1 == 0).all()) and values.min() == -1
-    decimal = config.decimal_mark
+    decimal = labels.config.decimal_mark
     either = numbers[numbers[:, 0] != numbers[:, 1], :2]
     return Scores(
         names=[] if cut is None else cut_names(cut),
@@ -125,30 +124,11 @@ def read_scores(column: LabelColumn, cut: float | None = None) -> Scores:
     )
 
 
-def numbers_of(sample: Sequence[Any]) -> list[Number] | None:
+def _numbers_of(sample: Sequence[Any]) -> list[Number] | None:
     """Read cells as numbers, the missing ones left out; None if one is none."""
     values = [value for value in map(cells.read_value, sample) if not cells.is_missing(value)]
     numbers = [*map(cells.read_number, values)]
     return None if None in numbers else [number for number in numbers if number is not None]
-
-
-def are_scores(sample: Sequence[Any]) -> bool:
-    """True if cells are plainly scores: numbers of which more than two have fractions, numbers with
-    units or separated thousands, or whole numbers that hardly repeat and do not count up, as 0, 1,
-    2 ... do.
-
-    Other whole numbers, such as 1 to 5 stars, may be either, and are classes until somebody says
-    so.
-    """
-    numbers = numbers_of(sample)
-    if not numbers:
-        return False
-    values = _values(numbers)
-    fractions = sum(value != int(value) for value in values)
-    unlike = 2 * len(values) > len(sample) and len(values) > MANY and not _count_up(values)
-    separated = any(number.by_point != number.by_comma for number in numbers)
-    measured = len(values) > 2 and (separated or all(number.unit for number in numbers))
-    return measured or fractions > 2 or (fractions == 0 and unlike)
 
 
 def _values(numbers: Sequence[Number]) -> set[float]:
@@ -166,7 +146,7 @@ def _count_up(values: set[float]) -> bool:
 def may_be_scores(names: Sequence[str], column: str) -> bool:
     """True if the names of classes are whole numbers that may be meant as scores: from 1 to 4 or
     more, such as stars, many that do not count up, or any in a column whose name says it."""
-    values = _values(numbers) if (numbers := numbers_of(names)) else set()
+    values = _values(numbers) if (numbers := _numbers_of(names)) else set()
     if len(values) < max(3, len(names)):
         return False
     named = _SCORE_NAME.search(column) is not None
@@ -174,51 +154,86 @@ def may_be_scores(names: Sequence[str], column: str) -> bool:
     return named or starred or (len(values) > MANY and not _count_up(values))
 
 
-def unlearnable(labels: LabelledRows) -> list[Finding]:
-    """The reason why nothing can be learned: all scores are one."""
-    train = labels.of("train")
-    if train.min() < train.max():
-        return []
-    text = _(
-        "All {count:,} training rows have one score, {score}.",
-        count=len(train), score=spell(train[0]),
-    )  # fmt: skip
-    return impossible(text, "constant")
+class ReadsScores(Task):
+    """Reads a label column as scores."""
 
+    encoder: type[Any] = ScoreEncoder
+    left_out = _("the label is no number")
 
-def no_numbers(labels: LabelledRows) -> list[Finding]:
-    """The reason why nothing can be read: the column has texts alone."""
-    column = labels.column
-    if not column.spellings or any(
-        np.isfinite(codes[:, 0]).any() for codes in column.codes.values()
-    ):
-        return []
-    text = _(
-        "No cell of the column {column!r} is a number: {cells}. Clear task and score_cut to learn "
-        "classes.",
-        column=column.name, cells=some(column.spellings, 3),
-    )  # fmt: skip
-    return impossible(text)
+    def recognises(self, cells: Sequence[Any]) -> bool:
+        """True for numbers of which more than two have fractions, numbers with units or separated
+        thousands, or whole numbers that hardly repeat and do not count up, as 0, 1, 2 ... do.
 
+        Other whole numbers, such as 1 to 5 stars, may be either, and are classes until somebody
+        says so.
+        """
+        numbers = _numbers_of(cells)
+        if not numbers:
+            return False
+        values = _values(numbers)
+        fractions = sum(value != int(value) for value in values)
+        unlike = 2 * len(values) > len(cells) and len(values) > MANY and not _count_up(values)
+        separated = any(number.by_point != number.by_comma for number in numbers)
+        measured = len(values) > 2 and (separated or all(number.unit for number in numbers))
+        return measured or fractions > 2 or (fractions == 0 and unlike)
 
-def questions(labels: LabelledRows) -> list[Finding]:
-    """What a person must say before these rows can be trained on."""
-    asked: list[Finding] = []
-    column, reading = labels.column, labels.reading
-    if reading.both and not reading.decimal:
-        title = _(
-            "Is {number} of the column {column!r} {whole} or {fraction}?",
-            number=cells.spell_both(*reading.both),
-            column=column.name,
-            whole=spell(max(reading.both, key=abs)),
-            fraction=spell(min(reading.both, key=abs)),
-        )
-        ways = [_decimal(reading.both, mark) for mark in (POINT, COMMA)]
-        asked.append(Finding("decimals", "blocks", title, 0, how_to_answer(ways), remedies=ways))
-    if reading.unclear:
-        rows = labels.where(lambda codes: codes[:, 0] == -1)
-        asked.append(no_label(labels, rows, cells.NO_LABEL, _("It is a score")))
-    return asked
+    def cell(self, spellings: Sequence[str], code: Any) -> str:
+        by_point, by_comma, _mark, spelling = code
+        if np.isinf(by_point):
+            return spellings[int(spelling)] if spelling >= 0 else ""
+        if by_point != by_comma:
+            return "" if np.isnan(by_point) else cells.spell_both(by_point, by_comma)
+        return spell(by_point)
+
+    def questions(self, labels: LabelledRows) -> list[Finding]:
+        asked: list[Finding] = []
+        column, reading = labels.column, labels.reading
+        if labels.spellings and not any(
+            np.isfinite(codes[:, 0]).any() for codes in labels.codes.values()
+        ):
+            text = _(
+                "No cell of the column {column!r} is a number: {cells}. Clear task and score_cut "
+                "to learn classes.",
+                column=column, cells=some(labels.spellings, 3),
+            )  # fmt: skip
+            return impossible(text)
+        if reading.both and not reading.decimal:
+            title = _(
+                "Is {number} of the column {column!r} {whole} or {fraction}?",
+                number=cells.spell_both(*reading.both),
+                column=column,
+                whole=spell(max(reading.both, key=abs)),
+                fraction=spell(min(reading.both, key=abs)),
+            )
+            ways = [_decimal(reading.both, mark) for mark in (POINT, COMMA)]
+            asked.append(question("decimals", title, ways))
+        if reading.unclear:
+            rows = labels.where(lambda codes: codes[:, 0] == -1)
+            asked.append(no_label(labels, rows, cells.NO_LABEL, _("It is a score")))
+        return asked
+
+    def findings(
+        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
+    ) -> Iterator[Finding]:
+        """Report cells that are no numbers, scores far from the others, and splits that differ."""
+        config = labels.config
+        if config.task == REGRESSION:
+            title = _("The column {column!r} is read as a score.", column=labels.column)
+            yield answered("score", title, Remedy("task", "", _("Undo")))
+        title = _("Cells of the column {column!r} that are no numbers", column=labels.column)
+        rows = labels.where(lambda codes: np.isinf(codes[:, 0]))
+        yield Finding("no-number", "warns", title, _("They are left out."), rows)
+        if self.blocks(labels):
+            return
+        yield from notation(labels)
+        yield _offered_cut(labels)
+        yield _outliers(labels)
+        yield from _differing_splits(labels)
+        if config.class_weights != "none" or config.label_smoothing_factor:
+            title = _(
+                "class_weights and label_smoothing_factor change nothing: there are no classes."
+            )
+            yield Finding("no-classes", "notes", title, _("No action is needed."))
 
 
 def _decimal(both: tuple[float, float], mark: str) -> Remedy:
@@ -228,41 +243,20 @@ def _decimal(both: tuple[float, float], mark: str) -> Remedy:
     return Remedy("decimal_mark", mark, text)
 
 
-def findings(labels: LabelledRows, impossible: bool) -> Iterator[Finding]:
-    """Report cells that are no numbers, scores far from the others, and splits that differ."""
-    config = labels.config
-    if config.task == REGRESSION:
-        title = _("The column {column!r} is read as a score.", column=labels.column.name)
-        yield answered("score", title, Remedy("task", "", _("Undo")))
-    title = _("Cells of the column {column!r} that are no numbers", column=labels.column.name)
-    rows = labels.where(lambda codes: np.isinf(codes[:, 0]))
-    yield about_rows("no-number", "warns", title, _("They are left out."), rows)
-    if impossible:
-        return
-    yield from notation(labels)
-    yield _offered_cut(labels)
-    yield _outliers(labels)
-    yield from _differing_splits(labels)
-    if config.class_weights != "none" or config.label_smoothing_factor:
-        title = _("class_weights and label_smoothing_factor change nothing: there are no classes.")
-        yield Finding("no-classes", "notes", title, 0, _("No action is needed."))
-
-
 def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
     """Ask whether whole numbers that are read as classes are scores."""
     names = labels.reading.names
-    if labels.column.named or not may_be_scores(names, labels.column.name):
+    if labels.named or not may_be_scores(names, labels.column):
         return
     title = _(
         "Are the numbers {low} to {high} of the column {column!r} classes or a score?",
         low=min(names, key=_as_number),
         high=max(names, key=_as_number),
-        column=labels.column.name,
+        column=labels.column,
     )
     if labels.config.task == SINGLE_LABEL:
         undo = Remedy("task", "", _("Undo"))
-        action = _("You chose classes.")
-        yield Finding("score", "notes", title, 0, action, remedies=[undo], done=True)
+        yield Finding("score", "notes", title, _("You chose classes."), remedies=[undo], done=True)
         return
     action = _(
         "They are read as classes, for which a 4 is as wrong as a 1 where 5 is right. As a score, "
@@ -272,7 +266,7 @@ def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
         Remedy("task", REGRESSION, _("A score")),
         Remedy("task", SINGLE_LABEL, _("Classes")),
     ]
-    yield Finding("score", "warns", title, 0, action, remedies=remedies)
+    yield Finding("score", "warns", title, action, remedies=remedies)
 
 
 def _as_number(name: str) -> float:
@@ -283,12 +277,12 @@ def notation(labels: LabelledRows) -> Iterator[Finding]:
     """Say that units differ, and how numbers are read that can be read in two ways, unless a point
     precedes decimals."""
     reading, decimal = labels.reading, labels.config.decimal_mark
-    units = [labels.column.spellings[unit] for unit in sorted(reading.units) if unit >= 0]
+    units = [labels.spellings[unit] for unit in sorted(reading.units) if unit >= 0]
     if len(units) > 1:
         shown = some([unit or "-" for unit in units])
         title = _("The numbers have different units: {units}", units=shown)
         action = _("Units are ignored, so the numbers are compared as they are.")
-        yield Finding("units", "warns", title, 0, action)
+        yield Finding("units", "warns", title, action)
     done = decimal != "auto"
     if not reading.both or not reading.decimal:
         return
@@ -298,7 +292,7 @@ def notation(labels: LabelledRows) -> Iterator[Finding]:
         other = _decimal(reading.both, POINT if reading.decimal == COMMA else COMMA)
         action = _("You chose it.") if done else _("The other numbers of the column say so.")
         remedies = [Remedy("decimal_mark", "auto", _("Undo")) if done else other]
-        yield Finding("decimals", "notes", chosen.text, 0, action, remedies=remedies, done=done)
+        yield Finding("decimals", "notes", chosen.text, action, remedies=remedies, done=done)
 
 
 def _offered_cut(labels: LabelledRows) -> Finding:
@@ -314,8 +308,7 @@ def _offered_cut(labels: LabelledRows) -> Finding:
     )
     action = _("To learn two classes instead, set score_cut to the number from which on it is one.")
     text = _("From {cut} on ({above:,} of {rows:,} rows)", cut=cut, above=above, rows=len(train))
-    remedies = [Remedy("score_cut", cut, text)]
-    return Finding("cut", "notes", title, 0, action, remedies=remedies)
+    return Finding("cut", "notes", title, action, remedies=[Remedy("score_cut", cut, text)])
 
 
 def _beyond(labels: LabelledRows, split: str, low: float, high: float) -> tuple[str, Integers]:
@@ -338,7 +331,7 @@ def _outliers(labels: LabelledRows) -> Finding:
         "if they are typing errors."
     )
     rows = [_beyond(labels, split, low, high) for split in labels.rows]
-    return about_rows("outliers", "warns", title, action, rows)
+    return Finding("outliers", "warns", title, action, rows)
 
 
 def _differing_splits(labels: LabelledRows) -> Iterator[Finding]:
@@ -356,8 +349,7 @@ def _differing_splits(labels: LabelledRows) -> Iterator[Finding]:
             high=spell(high),
         )
         action = _("They are kept; a model seldom answers beyond what it has seen.")
-        rows = [_beyond(labels, split, low, high)]
-        yield about_rows("range", "warns", title, action, rows)
+        yield Finding("range", "warns", title, action, [_beyond(labels, split, low, high)])
         test = ks_2samp(train, labels.of(split))
         if test.statistic > _DIFFERS and test.pvalue < _CHANCE:
             middles = [spell(np.median(labels.of(name))) for name in ("train", split)]
@@ -369,4 +361,4 @@ def _differing_splits(labels: LabelledRows) -> Iterator[Finding]:
                 other=middles[0],
             )
             action = _("What is measured on it says little of rows like those of train.")
-            yield Finding("distribution", "warns", title, len(labels.of(split)), action)
+            yield Finding("distribution", "warns", title, action, count=len(labels.of(split)))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.config import RunConfig
-from finetune.findings import Finding
 from finetune.messages import message
 from finetune.metrics import calibration, catalog, classification, selection
 from finetune.metrics.calibration import Calibration, Logits, Reliability, probabilities
@@ -21,33 +20,28 @@ from finetune.metrics.catalog import MATTHEWS, Metric
 from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, ThresholdSweep
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks import class_findings, classes, scores
+from finetune.tasks import classes, scores
 from finetune.tasks.base import (
     NO_CHANGES,
     SINGLE_LABEL,
     Answers,
     DecisionRule,
-    PredictOptions,
     Target,
     Targets,
-    Task,
 )
 from finetune.tasks.cells import (
-    NO_LABEL,
-    clean_label,
     label_text,
     read_value,
-    suggest_separator,
     to_number,
 )
-from finetune.tasks.classes import Classes, LabelEncoder, make_classes
-from finetune.tasks.labels import LabelColumn, LabelledRows
+from finetune.tasks.class_findings import ReadsClasses
+from finetune.tasks.labels import LabelledRows
 
 if TYPE_CHECKING:
     import torch
 
 
-class SingleLabel(Task):
+class SingleLabel(ReadsClasses):
     """Answers with the most probable class, or by a threshold."""
 
     name = SINGLE_LABEL
@@ -57,52 +51,6 @@ class SingleLabel(Task):
     template = "classes"
     constant = message("always the commonest answer")
     has_right = True
-    left_out = message("the label is no class")
-
-    def encoder(self, column: str, names: Sequence[str] = ()) -> LabelEncoder:
-        return LabelEncoder(column, names)
-
-    def cell(self, spellings: Sequence[str], code: Any) -> str:
-        return clean_label(spellings[code]) if code >= 0 else ""
-
-    def read(self, column: LabelColumn) -> Classes:
-        changes = column.config.changed_labels
-        codes = np.concatenate(list(column.codes.values()))
-        rows = np.bincount(codes[codes >= 0], minlength=len(column.spellings))
-        read = make_classes(column.spellings, rows, column.named, changes)
-        if column.named:
-            return read
-        read = classes.with_empty(read, column.spellings, codes)
-        unclear = classes.may_be_unlabelled(read.names) and NO_LABEL not in changes
-        return replace(read, unclear=unclear, separator=suggest_separator(column.spellings))
-
-    def settle(self, labels: LabelledRows) -> tuple[Classes, bool]:
-        impossible = self.questions(labels) or self.blocks(labels)
-        few = {} if impossible else class_findings.rare_classes(labels)
-        reading = replace(labels.reading, rare=labels.reading.rare | few)
-        if not few or labels.config.rare_classes != "leave_out":
-            return reading, False
-        return reading.without(few), True
-
-    def questions(self, labels: LabelledRows) -> list[Finding]:
-        return class_findings.questions(labels)
-
-    def unlearnable(self, labels: LabelledRows) -> list[Finding]:
-        return class_findings.unlearnable(labels)
-
-    def undecided(self, labels: LabelledRows) -> list[Finding]:
-        return class_findings.undecided(labels)
-
-    def findings(
-        self, labels: LabelledRows, train: Targets, constant: Mapping[str, float]
-    ) -> Iterator[Finding]:
-        target = self.target(labels) if constant else None
-        if target:
-            yield from class_findings.positive_class(labels.config, target)
-        yield from scores.classes_or_score(labels)
-        yield from class_findings.class_findings(labels)
-        if target:
-            yield from class_findings.class_balance(train, target, constant)
 
     def make_target(self, labels: LabelledRows) -> Target:
         names = labels.reading.names
@@ -189,24 +137,20 @@ class SingleLabel(Task):
     def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
         return probabilities(logits, temperature)
 
-    def decide(
-        self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule,
-        options: PredictOptions,
-    ) -> Answers:  # fmt: skip
-        above = self._above_threshold(outputs, target, rule, options)
+    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+        above = self._above_threshold(outputs, target, rule)
         if above is None:
             return Answers(outputs, self.plain_answers(outputs))
         positive = target.names.index(rule.positive)
         return Answers(outputs, np.where(above >= 0, positive, 1 - positive))
 
     def _above_threshold(
-        self, shares: Logits, target: Target, rule: DecisionRule, options: PredictOptions
+        self, shares: Logits, target: Target, rule: DecisionRule
     ) -> NDArray[np.float64] | None:
         """Return the positive class's probabilities minus the threshold; None if there is none."""
-        level = rule.threshold_for(target.names) if options.threshold else None
-        if level is None:
+        if (level := rule.threshold_for(target.names)) is None:
             return None
-        temperature = (rule.temperature if options.calibrated else None) or 1.0
+        temperature = rule.temperature or 1.0
         if temperature != 1:  # the calibrated probability at which the plain one is the threshold
             odds = math.log(level / (1 - level))
             level = 1 / (1 + math.exp(-odds / temperature))
@@ -215,10 +159,10 @@ class SingleLabel(Task):
         return np.asarray(shares[:, positive].astype(np.float64) - level)
 
     def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule, options: PredictOptions
+        self, answers: Answers, target: Target, rule: DecisionRule
     ) -> NDArray[np.float32] | None:
         shares = answers.probabilities
-        above = self._above_threshold(shares, target, rule, options)
+        above = self._above_threshold(shares, target, rule)
         if above is not None:
             return np.asarray(np.minimum(1, 2 * np.abs(above)), np.float32)
         second, first = np.partition(shares, -2, axis=1)[:, -2:].T
@@ -232,8 +176,7 @@ class SingleLabel(Task):
     ) -> torch.Tensor:
         from torch.nn.functional import cross_entropy
 
-        logits = outputs.logits.float()
-        return cross_entropy(logits, labels, weights, label_smoothing=smoothing)
+        return cross_entropy(outputs.logits.float(), labels, weights, label_smoothing=smoothing)
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         scores = logits.astype(np.float64)

@@ -169,9 +169,9 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
     longest = checkpoints.characters_read(max_length)
 
     def encode(rows: dict[str, list[Any]]) -> Any:
-        columns = [[text[:longest] for text in rows[name]] for name in texts]
-        sentences = token_lengths.cut_inputs(tokenizer, columns, max_length)
-        return tokenizer(*sentences, truncation=True, max_length=max_length)
+        columns = ([text[:longest] for text in rows[name]] for name in texts)
+        sentences = token_lengths.cut_inputs(tokenizer, zip(*columns, strict=True), max_length)
+        return tokenizer(sentences, truncation=True, max_length=max_length)
 
     size = checkpoints.rows_at_once(split, longest)
     tokenized = split.map(encode, batched=True, batch_size=size, remove_columns=texts)

@@ -89,7 +89,8 @@ def test_inputs_are_truncated_to_the_same_tokens(
     tokenizer = AutoTokenizer.from_pretrained(toy_checkpoint if name == "toy" else bundled)
     pairs = [(first, second) for first in LONG for second in LONG]
     columns = [list(side) for side in zip(*pairs, strict=True)]
-    cut = token_lengths.cut_inputs(tokenizer, columns, max_length)
+    rows = token_lengths.cut_inputs(tokenizer, pairs, max_length)
+    cut = [list(side) for side in zip(*rows, strict=True)]
     for sides in (columns, columns[:1]):
         expected = tokenizer(*sides, truncation=True, max_length=max_length)
         again = tokenizer(*cut[: len(sides)], truncation=True, max_length=max_length)

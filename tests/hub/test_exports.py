@@ -359,7 +359,7 @@ def test_nobodys_sentences_files_and_folders_are_named(
     evaluate(run)
     # Findings of the check are told, if it was of the same rows; and none of the rows.
     title, example = "Pairs stand in both train and validation", Example("train", 1, SECRET)
-    finding = Finding("leakage", "warns", title, 3, "", [example])
+    finding = Finding("leakage", "warns", title, "", count=3, examples=[example])
     job = check.check_folder(store, run.config())
     job.folder.mkdir(parents=True)
     for fingerprint, told in (("0" * 64, False), ("f" * 64, True)):
@@ -393,7 +393,7 @@ def test_nothing_from_outside_is_markup(
     )  # fmt: skip
     data = {"positive_label": EVIL[1], "revision": EVIL[0], "source": EVIL[2]}
     decision_rule.write_rule(run.best, threshold=0.43, positive=EVIL[6])
-    findings = [Finding("x", "warns", f"Few rows: {name!r}, {name}", 3, "") for name in EVIL]
+    findings = [Finding("x", "warns", f"Few rows: {name!r}, {name}", "", count=3) for name in EVIL]
     monkeypatch.setattr(model_card, "check_findings", lambda *_: findings[:12])
     for names in (EVIL[:7], EVIL[7:]):
         evaluate(run, list(names))

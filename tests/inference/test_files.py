@@ -490,7 +490,7 @@ def compared(
     """The report of columns by name, their rows read in two windows."""
     task = task_of(target)
     others = OtherAnswers(task, target, [*columns])
-    values = np.array(answers)
+    values, rows = np.array(answers), []
     for part in (slice(0, 13), slice(13, None)):
         records = [
             dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
@@ -498,9 +498,10 @@ def compared(
         cells = labels[part] if labels else []
         own, numbers = values[part], [*range(len(values))][part]
         truth, known = task.parse(cells, target) if labels else (own, np.zeros(len(own), bool))
-        hashes = np.array([numbers, numbers])
-        others.add(records[part], numbers, own, truth, known, cells, hashes)
-    return {one.pop("column"): one for one in others.report()}
+        others.add(records[part], cells)
+        rows.append((numbers, own, truth, known, np.array([numbers, numbers]).T))
+    reported = others.report(*map(np.concatenate, zip(*rows, strict=True)))
+    return {one.pop("column"): one for one in reported}
 
 
 def test_columns_of_answers_are_compared_and_the_labels_say_who_is_right() -> None:

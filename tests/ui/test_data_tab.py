@@ -113,7 +113,7 @@ def test_a_failure_is_told_each_time_and_keeps_what_needs_no_tokenizer(watched: 
 
 def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
     remedy = Remedy("drop_leaked", True, "<i>Leave</i> them out")
-    leakage = Finding("leakage", "warns", "Leakage", 3, "Kept.", remedies=[remedy])
+    leakage = Finding("leakage", "warns", "Leakage", "Kept.", count=3, remedies=[remedy])
     report = CheckReport("x", findings=[leakage], sheets=["A", "B"])
     watched.write("report.json", report.to_json())
     tab, changes = watched.tab, watched.tick()
