@@ -130,7 +130,7 @@ class TrainTab(Panel):
         self.values, self.searched = values, [*self.search.inputs, *values]
         self.connect()["on_search"].then(None, None, None, js=_OPEN_SEARCH, **quick)
         fields: list[Any] = [self.form[name] for name in train_plan.FIELDS if name in self.form]
-        asked: list[Any] = [self.how, *self.search.inputs, *fields]
+        asked: list[Any] = [self.how, *self.search.inputs, *fields, self.form["folds"]]
         changes = [*self.engine.changes, *(control.change for control in asked)]
         self.listen(self.on_search_time, *changes)
         search, plain = (train_plan.SEARCH,), train_plan.KINDS[:3]
@@ -209,9 +209,11 @@ class TrainTab(Panel):
             space, budget, _options = train_plan.read_search(searched, spec)
         except ConfigError as error:
             return {self.planned: feedback.show_errors(error)}
-        seconds = driver.expected_seconds(store, config, space, budget, spec.place)
+        if config.folds:
+            return {self.planned: macro("feedback.html", "search_without_folds")()}
         price, first = driver.trial_price(spec), driver.first_trial(store, config, space)
         moved = around(space, first)
+        seconds = driver.expected_seconds(store, config, moved, budget, spec.place)
         texts = train_plan.ranges_text(space, moved, first)
         return {self.planned: train_plan.expected(seconds, budget, price, *texts)}
 
@@ -415,16 +417,20 @@ class TrainTab(Panel):
         note = gettext("The configuration is in the form. Press Train to start it.")
         return updates | {self.setup: _SHOWN, self.message: feedback.note(note)}
 
-    def on_hub(self) -> Markup:
+    def on_hub(self) -> Updates:
         """Say if the Hub answers and what can be used. Called once the page is there."""
-        if hub_connection.hub_is_reachable():
+        self.catalogue.offline = not hub_connection.hub_is_reachable()
+        if not self.catalogue.offline:
             text = gettext("The Hub answers: its datasets and checkpoints can be used.")
-            return Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))
+            return {self.hub: Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))}
         text = gettext(
             "No connection to the Hugging Face Hub. You can use the bundled data and model, and "
             "what is on this machine."
         )
-        return feedback.note(text)
+        choosers = self.form["checkpoint"], self.probe.names
+        choices = self.catalogue.choices()
+        marked = {chooser: gr.update(choices=choices) for chooser in choosers}
+        return {self.hub: feedback.note(text), **marked}
 
     def choosing_default(self) -> str:
         """JavaScript that runs once `on_hub` has answered. It maps the Hub's line, the stored form
