@@ -40,7 +40,6 @@ from finetune.ui.panel import Panel, Updates, handler
 
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
-_HIDDEN = ["ft-unseen"]  # hides a row and keeps its controls' values
 _SHOWN = gr.update(elem_classes=[])
 _OPEN_SEARCH = asset("open_search.js")
 _ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
@@ -69,13 +68,13 @@ class TrainTab(Panel):
                 with gr.Column(elem_id="train-bar"):  # stays in sight
                     links = elements.TAB_LINKS
                     self.message = elements.notice("train-message", js_on_load=links)
-                    self.costs = gr.HTML(elem_id="costs", js_on_load=train_plan.SCRIPT)
+                    self.costs = gr.HTML(elem_id="costs", js_on_load=asset("costs.js"))
                     self.planned = elements.notice("planned", js_on_load=elements.CHOICES)
                     self.how = train_plan.draw_choice()
                     self.start = gr.Button("Train", variant="primary", elem_id="train")
                     self.begin = gr.Button(
                         "Search", variant="primary", elem_id="begin-search",
-                        elem_classes=_HIDDEN,
+                        elem_classes=train_plan.HIDDEN,
                     )  # fmt: skip
                 self.several = train_plan.draw(self.how)
                 self.search = train_plan.draw_search()
@@ -139,7 +138,7 @@ class TrainTab(Panel):
         unfold = f"() => {json.dumps([_SHOWN, '', ''])}"
         shown = [self.setup, self.moved, self.message]
         self.new.click(None, None, shown, js=unfold, **quick)
-        fold = f"() => ({json.dumps(gr.update(elem_classes=_HIDDEN))})"
+        fold = f"() => ({json.dumps(gr.update(elem_classes=train_plan.HIDDEN))})"
         self.again.click(None, None, self.setup, js=fold, **quick)
         # Costs are asked for by one event, so that the answer to the last question comes last.
         another = "() => String(Math.random())"
@@ -392,7 +391,7 @@ class TrainTab(Panel):
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
         """Show a run in place of the form."""
-        return self._shown(store, run) | {self.setup: gr.update(elem_classes=_HIDDEN)}
+        return self._shown(store, run) | {self.setup: gr.update(elem_classes=train_plan.HIDDEN)}
 
     def _choosing_engine(self, run: Run) -> Updates:
         """Show the form, to choose the engine that resumes a run and agree to its price."""
