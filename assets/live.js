@@ -32,6 +32,8 @@ async function ask() {
       marks[name] = mark;
       if (name !== 'state') show(name, content);
       else if (before !== undefined) trigger('submit');
+      // Over the page, until it is closed: nothing that is being looked at moves.
+      if (name === 'verdict' && content && before !== undefined) part(name).classList.add('ft-arrived');
     }
     element.querySelector('.ft-live').toggleAttribute('data-empty', false);
   } catch (error) {
@@ -46,12 +48,14 @@ const change = () => {
   run = String(props.value || '');
   marks = {};
   read = false;
+  part('verdict')?.classList.remove('ft-arrived');
   element.querySelector('.ft-live')?.toggleAttribute('data-empty', true); // until this run is drawn
   ask();
 };
 watch('value', change);
 change();
 element.addEventListener('click', (event) => {
+  if (event.target.closest('[data-part=verdict] button')) part('verdict').classList.remove('ft-arrived');
   const button = event.target.closest('[data-do]');
   if (!button || button.ariaDisabled === 'true') return;
   if (button.dataset.busy) { // said at once; the server draws it so, too

@@ -9,6 +9,9 @@ from typing import Any
 
 from finetune.config import RunConfig, hyperparameters
 
+# Of a field whose help is in a person's words, the values to give.
+_NAMED = {"task": ("single_label_classification", "multi_label_classification", "regression")}
+
 
 def add_arguments(
     parser: argparse.ArgumentParser, names: Sequence[str] = (), absent: bool = True
@@ -35,8 +38,8 @@ def add_arguments(
         word = field.words.get(default) if field.words else None
         text = f"{field.help} (default: {word.lower() if word else repr(default)})"
         text += ",".join(f" {value:g}: {word.lower()}" for value, word in field.words.items())
-        if field.choices:
-            text += f" one of: {', '.join(field.choices)}"
+        if choices := field.choices or _NAMED.get(name):
+            text += f" one of: {', '.join(choices)}"
         groups[field.group].add_argument(
             f"--{name}",
             default=argparse.SUPPRESS if absent else getattr(defaults, name),

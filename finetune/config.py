@@ -145,13 +145,13 @@ class RunConfig(BaseModel):
         0.0, 0.0, 1.0, usual_range=(1e-6, 0.001), label="Step size",
         search=Range(1e-5, 3e-4, log=True), words=_AUTOMATIC,
     )  # fmt: skip
-    """Peak step size of AdamW. Lower it if the loss jumps. Automatic: by model and batch size."""
+    """Peak step size of AdamW. Lower it if the loss jumps. Automatic: by model and rows a step."""
     per_device_train_batch_size: int = _training(
         0, 0, 4096, label="Rows a step", search=(8, 16, 32), words=_AUTOMATIC
     )
     """Rows a step on each device. Automatic: 16; on a GPU up to 64, if there are many rows."""
     max_length: int = _training(128, 8, 8192, label="Longest text")
-    """Longest row in tokens; anything longer is cut. Shorter is faster."""
+    """Longest row in word pieces (tokens); anything longer is cut. Shorter is faster."""
     seed: int = _training(42, 0, 2**31 - 1)
     """Fixes the order of the rows, the new classifier's weights and dropout."""
     max_steps: int = _training(-1, -1, 10_000_000, label="Maximum steps", words={-1: _("No limit")})
@@ -218,8 +218,8 @@ class RunConfig(BaseModel):
     """Dropout before LoRA's matrices."""
     lora_target_modules: str = _model("", label="LoRA layers")
     """Names of the layers LoRA changes, with commas between; empty for all linear ones."""
-    per_device_eval_batch_size: int = _evaluation(32, 1, 4096, label="Evaluation batch size")
-    """Rows a batch when scoring the validation split."""
+    per_device_eval_batch_size: int = _evaluation(32, 1, 4096, label="Rows scored at once")
+    """Rows that are scored together on the validation split."""
     eval_steps: int = _evaluation(
         -1, -1, 10_000_000, label="Steps between evaluations",
         words={-1: _("Automatic"), 0: _("Each pass")},
@@ -256,7 +256,7 @@ class RunConfig(BaseModel):
     torch_compile: bool = _speed(False, label="Compile the model")
     """Compile the model: minutes at the start, faster steps on a GPU afterwards."""
     num_processes: int = _speed(1, 1, 64, label="Processes")
-    """Processes that share each batch's work, one for each GPU; the batch size is each one's."""
+    """Processes that share each batch's work, one for each GPU; each takes its own rows a step."""
     accelerate_config: str = _speed("", label="Accelerate configuration")
     """A file that `accelerate config` wrote, for FSDP or DeepSpeed; empty for none."""
     dataset_config_name: str = _data("", label="Configuration")
@@ -278,7 +278,7 @@ class RunConfig(BaseModel):
     status_column: str = _data("", label="Review status")
     """Which column says that a row was rejected or skipped; empty to guess it, (none) for none."""
     task: str = _data("")
-    """What is learned, such as single_label_classification; empty to see it from the label."""
+    """One class a row, several labels or a score; empty to see it from the answers."""
     positive_label: str = _data("", label="Positive class")
     """The answer you are looking for, of two, for F1; empty for the plain one, such as yes."""
     label_map: str = _data("", label="Changed labels")

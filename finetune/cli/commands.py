@@ -33,14 +33,13 @@ from finetune.jobs import memory as stored_models
 from finetune.jobs import run_table
 from finetune.jobs.evaluate import keep_when_sure, save_decision, score
 from finetune.metrics.catalog import metric_name, metric_title
-from finetune.runs.store import RunStore, default_root, named_run
+from finetune.runs.store import RunStore, named_run
 from finetune.tasks.registry import find_task
 
 
 def check(words: list[str] | None = None) -> int:
     """Look for what is wrong with the data before training on it."""
     parser = options.parser_of(check)  # exit status: 0 fine, 1 blocked
-    parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options.add_files(parser)
     add_arguments(parser)
@@ -84,7 +83,6 @@ def models(words: list[str] | None = None) -> int:
     parser.add_argument("--size", choices=["small", "base", "large"], default="")
     parser.add_argument("--languages", choices=["english", "other"], default="")
     parser.add_argument("--remove", metavar="NAME", help="remove a checkpoint from this disk")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     args = parser.parse_args(words)
     if args.remove:
         removed = stored_models.remove_model(RunStore(args.runs), args.remove)
@@ -161,7 +159,6 @@ def rank(words: list[str] | None = None) -> int:
     parser = options.parser_of(rank)
     names = "names, ids or folders; all finished runs on the newest one's rows if absent"
     parser.add_argument("names", nargs="*", type=Path, metavar="RUN", help=names)
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument(
         "--measure", action=argparse.BooleanOptionalAction, default=True,
         help="measure speeds that are not known on this machine (default)",
@@ -194,7 +191,6 @@ def gate(words: list[str] | None = None) -> int:
     parser = options.parser_of(gate)
     parser.add_argument("--new", type=Path, required=True, help="a run's name, id or folder")
     parser.add_argument("--old", required=True, help="another one, or a Hub model: namespace/name")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     golden = (
         "labelled rows that both models answer; without it their validation rows are compared. "
         "Its hash is kept in uploads/.golden beside the runs, and training on it is refused"
@@ -231,7 +227,6 @@ def monitor(words: list[str] | None = None) -> int:
     parser = options.parser_of(monitor)
     parser.add_argument("run", type=Path, help="a run's name, id or folder")
     parser.add_argument("file", type=Path, help="the file, or the counts of one by --aggregates")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     counts = "a JSON file to write the file's counts to: all that a judgement needs, and no text"
     parser.add_argument("--aggregates", type=Path, help=counts)
     labels = (
@@ -258,9 +253,7 @@ def predict(words: list[str] | None = None) -> int:
     are, then prediction, a probability_ of each class, trained_on, error, and decision (the answer
     or unsure) if a bound is kept with the model; if the file has one of these, all those added end
     in _2 (or _3, ...)."""
-    parser = options.parser_of(predict)
-    parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
-    parser.add_argument("--runs", type=Path, default=default_root())
+    parser = options.parser_of(predict, of_a_run=True)
     formats = "CSV, TSV, JSONL, JSON (these also as .gz), Parquet, XLSX, XLS or ODS"
     parser.add_argument("--file", type=Path, required=True, help=formats)
     result = "where the result goes; its ending says as what: .csv, .tsv, .jsonl, .json, .parquet"
@@ -343,7 +336,6 @@ def runs(words: list[str] | None = None) -> int:
     seeds are one line, whose name stands for its model in other commands."""
     parser = options.parser_of(runs)
     parser.add_argument("words", nargs="*", metavar="WORD", help="list those with all these words")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     args = parser.parse_args(words)
     store = RunStore(args.runs)
     rows = run_table.run_rows(store)
@@ -374,7 +366,6 @@ def export(words: list[str] | None = None) -> int:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", type=Path, help="a from_pretrained folder")
     source.add_argument("--run", type=Path, help="a run's name, id or folder")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument(
         "--to",
         type=Path,
@@ -421,7 +412,7 @@ def deploy(words: list[str] | None = None) -> int:
     """Make or update a Space with this project. Signs in with `hf auth login`'s token or HF_TOKEN.
     Hardware other than cpu-basic is billed while the Space is awake; you are told its price and
     asked first. Such a Space sleeps after an hour without visitors."""
-    parser = options.parser_of(deploy)
+    parser = options.parser_of(deploy, of_runs=False)
     parser.add_argument("name", help="the Space, as user/name")
     hardware_help = f"such as t4-small (default: what the Space has, {FREE} for a new one)"
     parser.add_argument("--hardware", default="", help=hardware_help)

@@ -12,7 +12,7 @@ from finetune.cli import options
 from finetune.config import RunConfig
 from finetune.jobs.label import LabelJob, labellings, named_labelling
 from finetune.labels.labelling import Labelling, Question
-from finetune.runs.store import RunStore, default_root, named_run
+from finetune.runs.store import RunStore, named_run
 
 _KEYS = "a number answers (0: none), Enter skips, z takes back, +NAME adds a label, q ends"
 
@@ -22,7 +22,6 @@ def label(words: list[str] | None = None) -> int:
     Every third question is random, and measures how good a model would be. Answers are kept at
     once; the same file goes on where it ended."""
     parser = options.parser_of(label)
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--file", type=Path, help="a file with a row for each text")
     parser.add_argument("--other", type=Path, help="a second file, to match with the first")
     about = "the labels, with commas between; without it pairs are asked about"

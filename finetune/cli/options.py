@@ -23,13 +23,16 @@ from finetune.uploads import ENDINGS, SPLITS, Uploads
 _PRICE = "price"  # is asked for, and no flag
 
 
-def parser_of(command: Callable[..., int], of_a_run: bool = False) -> argparse.ArgumentParser:
-    """Make the parser of a command, which is named as its function and described by its docstring;
-    with `--run` and `--runs` if it is one of a run."""
+def parser_of(
+    command: Callable[..., int], of_a_run: bool = False, of_runs: bool = True
+) -> argparse.ArgumentParser:
+    """Make the parser of a command, which is named as its function and described by its docstring,
+    with `--runs`; and with `--run` if it is one of a run."""
     name = f"python -m finetune {command.__name__}"
     parser = argparse.ArgumentParser(name, description=inspect.getdoc(command))
     if of_a_run:
         parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
+    if of_runs:
         parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     return parser
 

@@ -8,7 +8,6 @@ import contextlib
 import shlex
 import sys
 import time
-from pathlib import Path
 
 from finetune import config
 from finetune.arguments import add_arguments, arguments_given
@@ -21,7 +20,7 @@ from finetune.jobs import probe as probes
 from finetune.jobs import scheduler
 from finetune.messages import message as _
 from finetune.metrics.catalog import metric_name
-from finetune.runs.store import RunStore, default_root
+from finetune.runs.store import RunStore
 from finetune.search import results
 from finetune.search.driver import advance, begin_search, check_price, describe_values, trial_price
 from finetune.search.space import Budget, default_space, describe_outside, read_space, searchable
@@ -80,7 +79,6 @@ def search(words: list[str] | None = None) -> int:
 def probe(words: list[str] | None = None) -> int:
     """Rank checkpoints on your data by a linear model on their vectors, before training."""
     parser = options.parser_of(probe)
-    parser.add_argument("--runs", type=Path, default=default_root())
     parser.add_argument(
         "--checkpoints", nargs="+", default=[], metavar="CHECKPOINT",
         help="offered names, Hub ids or folders; by default the offered ones on this disk",
@@ -124,7 +122,6 @@ def probe(words: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = options.parser_of(search)
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--study", help="a search to go on with: its name or id")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     group = parser.add_argument_group("Search")

@@ -23,7 +23,7 @@ from finetune.jobs.terminal import EventLog, TerminalBar, describe_event
 from finetune.jobs.train import RankView, carry_out_attempt, carry_out_run, launch_if_several, leave
 from finetune.messages import message as _
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root, named_run
+from finetune.runs.store import RunStore, named_run
 from finetune.runs.summary import ENDED
 from finetune.training.accelerator import (
     check_accelerate_config,
@@ -36,7 +36,6 @@ def train(words: list[str] | None = None) -> int:
     """Fine-tune a checkpoint on your texts. The run appears in the page."""
     parser = options.parser_of(train)  # exit status: 0 it ended, 1 it failed
     parser.add_argument("--run", type=Path, help="a run to resume: its name, id or folder")
-    parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     options.add_files(parser)

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from finetune import owners
 from finetune.config import RunConfig
+from finetune.evaluation.baselines import why_no_training
 from finetune.evaluation.report import Analysis, Verdict
 from finetune.metrics import catalog
 from finetune.metrics.catalog import LOSS, Metric
@@ -15,9 +16,12 @@ from finetune.metrics.intervals import Interval
 from finetune.runs.summary import RunSummary
 from finetune.tasks.registry import deciding_metric, task_of
 
-Kind = Literal["resume", "perfect", "below", "once", "longer", "falls", "level", "whole"]
-# What its button does: fill the form with another run, list the errors, lead to the test set.
-Action = Literal["train", "errors", "test"]
+Kind = Literal[
+    "resume", "perfect", "needless", "below", "once", "longer", "falls", "level", "whole"
+]  # fmt: skip
+# What its button does: fill the form with another run, list the errors, lead to the test set, ask
+# the model.
+Action = Literal["train", "errors", "test", "try"]
 
 _LOSS_NOISE = 0.05  # of the best loss; a worse one within this is chance
 _WIDTH = 3.92  # standard errors in a 95% interval
@@ -32,8 +36,9 @@ _WITHOUT_FOLDS = ("early_stopping_patience", "max_eval_samples")  # fields that 
 class Advice:
     """One advice after a run.
 
-    `resume`: it did not reach its end. `perfect`: no error is left to learn from. `below`: a
-    simple method is better, or it always gives one answer. `once`: one evaluation shows no course.
+    `resume`: it did not reach its end. `perfect`: no error is left to learn from. `needless`: nor
+    does a simple method make one. `below`: a simple method is better, or it always gives one
+    answer. `once`: one evaluation shows no course.
     `longer`: the last evaluation was the best. `falls`: the score fell after the best one. `level`:
     it neither rose nor fell. `whole`: it was trained on all rows, so it has no course.
     """
@@ -66,6 +71,8 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
     facts = summary.prepared.data if summary.prepared else {}
     again = {"seed": config.seed + 1}
+    if not verdict.errors and why_no_training(summary.baselines, summary.task, summary.classes):
+        return Advice("needless", action="try", **steps)
     if not verdict.errors and "test" in facts.get("rows", {}) and not summary.opened:
         return Advice("perfect", action="test", **steps)
     if not verdict.errors:

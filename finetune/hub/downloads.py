@@ -73,13 +73,12 @@ def folder_zip(folder: Path, name: str) -> Iterator[bytes]:
     """
     buffer = _Buffer()
     with contextlib.ExitStack() as stack, zipfile.ZipFile(cast(IO[bytes], buffer), "w") as archive:
-        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        inside = {path: f"{name}/{path.relative_to(folder)}" for path in folder.rglob("*")}
+        # Hidden ones may be half written, or left by a killed process.
+        paths = sorted(path for path in inside if path.is_file() and "/." not in inside[path])
         files = [(path, stack.enter_context(path.open("rb"))) for path in paths]
         for path, file in files:
-            inside = f"{name}/{path.relative_to(folder)}"
-            if "/." in inside:  # a killed process may have left it half written
-                continue
-            info = zipfile.ZipInfo.from_file(path, inside)
+            info = zipfile.ZipInfo.from_file(path, inside[path])
             with archive.open(info, "w", force_zip64=True) as entry:
                 while piece := file.read(_PIECE):
                     entry.write(piece)

@@ -180,7 +180,8 @@ class _RowPredictor:
         self._metrics = measured(run.config(), target)
         self._labels = parts_of(request.label, taken) or [request.label] * bool(request.label)
         used = {*request.sentences, request.label, *self._labels}
-        self._others = OtherAnswers(self._task, target, [one for one in taken if one not in used])
+        others = [one for one in taken if one not in used]
+        self._others = OtherAnswers(self._task, target, others, request.label_map)
         self._pair_index = pair_index.read_pair_index(run)
         # Rows that are training pairs of the run, and rows that are only validation pairs of it.
         self._overlap = {TRAINED_ON: 0, "validated_on": 0} if self._pair_index else {}

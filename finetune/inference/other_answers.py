@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from finetune.config import RunConfig
 from finetune.data.table import is_filled, to_plain_value
 from finetune.metrics import intervals
 from finetune.metrics.catalog import OF_SCORES, Metric, Tally
@@ -34,8 +35,11 @@ class OtherAnswers:
     only within the scale.
     """
 
-    def __init__(self, task: Task, target: Target, columns: Sequence[str]) -> None:
+    def __init__(
+        self, task: Task, target: Target, columns: Sequence[str], label_map: str = ""
+    ) -> None:
         self._task, self._target = task, target
+        self._changes = RunConfig(label_map=label_map).changed_labels
         self._columns: dict[str, list[tuple[Targets, Known]]] = {
             name: [] for name in columns[:MOST_COLUMNS]
         }
@@ -47,7 +51,7 @@ class OtherAnswers:
         self._numbers |= any(_INTEGER.fullmatch(str(cell)) for cell in labels[:100])
         for name in [*self._columns]:
             cells = [to_plain_value(record.get(name)) for record in records]
-            values, found = self._task.parse(cells, self._target)
+            values, found = self._task.parse(cells, self._target, self._changes)
             if not self._target.names:
                 margin = (self._target.high - self._target.low) / 10
                 found &= (values >= self._target.low - margin) & (

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from finetune import disk
 from finetune.errors import StoreError
 from finetune.hub import downloads
 from finetune.inference import decision_rule, quantized
@@ -22,6 +23,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 
 _MODEL = "files/model.onnx"
+_AGAIN = "int8"  # id of the job that measures int8 anew; the files stay meanwhile
 
 
 @dataclass
@@ -36,29 +38,36 @@ class ExportState(JobState):
 
 
 class ExportJob(BackgroundJob):
-    """The export of a run's model."""
+    """The export of a run's model, or the measuring of int8 for an earlier one (`_AGAIN`)."""
 
     name, folders, limit = "export", "*/exports/*", 2
     phase, id_in_run = Phase.EXPORT, "onnx"
 
     def start(self, store: RunStore) -> None:
-        """Export the model, and measure int8 if no run has the machine; again, if the model was
-        exported before. Raises a `JobError` unless the run has ended with a model."""
+        """Export the model, and measure int8 if no run has the machine; int8 alone, if the model
+        was exported before. Raises a `JobError` unless the run has ended with a model."""
         check_has_ended(self.run)
         state = self.state()
         again = state.file is not None and not state.busy
         busy = service.active_run(store.everyone) is not None
-        self.begin(store, {"model": self._model(), "again": again, "busy": busy})
+        job = self if state.file is None else self.of(self.run, _AGAIN)
+        job.begin(store, {"model": self._model(), "again": again, "busy": busy})
 
     def state(self) -> ExportState:
         """Return the export's state. Its status is `none` if the run has a newer model or rule."""
         state = ExportState(**vars(super().state()))
-        file, best = self.folder / _MODEL, self.run.best
-        if state.status != "finished":
+        file, best, model = self.folder / _MODEL, self.run.best, self._model()
+        if state.status != "finished" or self.id == _AGAIN:
             return state
-        if self.request.get("model") != self._model() or not file.is_file():
+        if self.request.get("model") != model or not file.is_file():
             return ExportState("none")
         state.file, state.busy = file, self.request["busy"]
+        again = self.of(self.run, _AGAIN)
+        if again.request.get("model") == model:
+            measured, busy = again.state(), again.request["busy"]
+            state.busy = busy if measured.status == "finished" else state.busy
+            for name in ("status", "phase", "detail", "error", "remedy"):
+                setattr(state, name, getattr(measured, name))
         state.size = sum(path.stat().st_size for path in file.parent.iterdir() if path.is_file())
         state.int8, state.int8_serves = quantized.read_report(best), quantized.serves(best)
         return state
@@ -80,14 +89,16 @@ class ExportJob(BackgroundJob):
         from finetune.evaluation import quantization
         from finetune.hub import onnx
 
-        run, file = self.run, self.folder / _MODEL
-        file.parent.mkdir(exist_ok=True)
+        run, file = self.run, self.of(self.run).folder / _MODEL
         step = run.best_step()
-        onnx.export_onnx(run.best, file)
+        if self.id != _AGAIN:
+            file.parent.mkdir(exist_ok=True)
+            onnx.export_onnx(run.best, file)
         if not self.request["busy"]:
             quantization.quantize_model(run, file, step, again=self.request["again"])
         if quantized.is_enabled(run.best):
-            shutil.copy2(run.best / quantized.MODEL, file.parent)
+            with disk.replacing(file.parent / quantized.MODEL) as new:
+                shutil.copy2(run.best / quantized.MODEL, new)
         for path in run.best.iterdir():  # the tokenizer and the classes
             if path.suffix in (".json", ".txt", ".model"):
                 shutil.copy2(path, file.parent / path.name)

@@ -340,15 +340,17 @@ def expected_seconds(
     store: RunStore, config: RunConfig, space: Space, budget: Budget, place: str = HERE
 ) -> float | None:
     """Estimate a search's training seconds if no trial ends early, by the speed of an earlier run
-    in the same `place` (see `EngineSpec`). None without a comparable run or a limit of trials."""
+    in the same `place` (see `EngineSpec`): the first trial takes as long as a run of the form, the
+    others by the passes in their `space`. None without a comparable run or a limit of trials."""
     estimate = cost.estimate_cost(store, config, place)
     if not (budget.trials and estimate.time and estimate.steps):
         return None
     seconds, epochs = estimate.time.seconds, space.get("num_train_epochs")
+    times = 1.0  # as long as the first
     if epochs and config.max_steps <= 0:
         values = (epochs.low, epochs.high) if isinstance(epochs, Range) else epochs
-        seconds *= statistics.fmean(map(float, values)) / estimate.steps.epochs
-    seconds *= budget.trials
+        times = statistics.fmean(map(float, values)) / estimate.steps.epochs
+    seconds *= 1 + (budget.trials - 1) * times
     return min(seconds, 60 * budget.minutes) if budget.minutes else seconds
 
 

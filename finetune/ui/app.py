@@ -110,8 +110,9 @@ class _Tabs:
         train.listen(train.on_arrival, page.load)
         page.load(**train.costing)
         default = [train.form["dataset"], train.form["checkpoint"]]
+        marked = [train.hub, train.form["checkpoint"], train.probe.names]
         page.load(train.on_restore, train.stored, [*restored, train.message], **quick).then(
-            train.on_hub, None, train.hub, concurrency_limit=None, **_QUIET
+            train.on_hub, None, marked, concurrency_limit=None, **_QUIET
         ).then(
             None,
             [train.hub, train.stored, *default],

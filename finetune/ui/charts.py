@@ -126,11 +126,13 @@ def _levels(
     lines: Sequence[Series], top: Callable[[float], float]
 ) -> list[tuple[float, dict[str, tuple[Series, float]]]]:
     """The baselines by height, in percent from the top: names too close to stand above each other
-    share the height of the highest. By name: the line and the level."""
+    share the height of the highest; the topmost may stand below its line. By name: the line and
+    the level."""
     found = [(top(level), name, line, level) for line in lines for name, level in line.baselines]
     rows: list[tuple[float, dict[str, tuple[Series, float]]]] = []
     for height, name, line, level in sorted(found, key=lambda each: each[0]):
-        if not rows or height - rows[-1][0] > _NAME_HEIGHT:
+        room = _NAME_HEIGHT if rows and rows[-1][0] >= _NAME_HEIGHT else 2 * _NAME_HEIGHT
+        if not rows or height - rows[-1][0] > room:
             rows.append((height, {}))
         rows[-1][1].setdefault(name, (line, level))
     return rows

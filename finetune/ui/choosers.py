@@ -35,6 +35,8 @@ _PROBED = (*DATA_FIELDS, "checkpoint", "max_length")  # fields that a probe depe
 class CheckpointList(Panel):
     """Two filters, and a button for each checkpoint that they leave."""
 
+    offline = False  # True if the Hub did not answer when the page was last opened
+
     def draw(self) -> gr.Accordion:
         """Draw the list in the current block. Returns the fold that it is in."""
         title = "Choose another model"
@@ -89,9 +91,20 @@ class CheckpointList(Panel):
             "checkpoint_list.html",
             entries=entries,
             here={entry.name for entry in entries if memory.is_downloaded(entry.name)},
+            offline=self.offline,
             chosen=chosen,
             cached=model_cache.list_models() if memory.may_remove(store) else [],
         )
+
+    def choices(self) -> list[tuple[str, str]]:
+        """The choices of all checkpoints as (label, name), with a mark on those that lie on the Hub
+        alone."""
+        mark = gettext("needs the Hub")
+        return [
+            (entry.label if memory.is_downloaded(entry.name) else f"{entry.label} \u00b7 {mark}",
+             entry.name)
+            for entry in checkpoint_catalog.CHECKPOINTS
+        ]  # fmt: skip
 
 
 class ProbeForm(Panel):

@@ -113,27 +113,22 @@ def news(store: RunStore, request: Request) -> Response:
 def run_download(store: RunStore, request: Request) -> Response:
     """A file of a run."""
     run, kind = store.get(request.path_params["run_id"]), request.path_params["kind"]
-    content: Iterable[str | bytes]
-    match kind:
-        case "model.zip":
-            content = downloads.model_zip(run)
-        case "script.zip":
-            content = downloads.script_zip(run, store)
-        case "onnx.zip":
-            content = ExportJob.of(run).zipped()
-        case "events.csv":
-            content = downloads.events_csv(run)
-        case "config.json":
-            content = [run.config().to_json()]
-        case "ranking.csv":
-            ranked = ranking.rank_runs(ranking.beside(store, run))
-            content = [ranking.ranking_csv(ranked)]
-        case "corrected.csv":
-            prepared = run.state().prepared
-            content = [corrections.corrections_csv(run, prepared.labels if prepared else [])]
-        case _:
-            raise StoreError("There is no such file.")
-    return _attachment(content, f"{downloads.file_name(run.title())}-{kind}")
+    prepared = run.state().prepared
+    labels = prepared.labels if prepared else []
+    files: dict[str, Callable[[], Iterable[str | bytes]]] = {
+        "model.zip": lambda: downloads.model_zip(run),
+        "script.zip": lambda: downloads.script_zip(run, store),
+        "onnx.zip": lambda: ExportJob.of(run).zipped(),
+        "events.csv": lambda: downloads.events_csv(run),
+        "config.json": lambda: [run.config().to_json()],
+        "ranking.csv": lambda: [
+            ranking.ranking_csv(ranking.rank_runs(ranking.beside(store, run)))
+        ],
+        "corrected.csv": lambda: [corrections.corrections_csv(run, labels)],
+    }  # fmt: skip
+    if kind not in files:
+        raise StoreError("There is no such file.")
+    return _attachment(files[kind](), f"{downloads.file_name(run.title())}-{kind}")
 
 
 def runs_download(store: RunStore, request: Request) -> Response:

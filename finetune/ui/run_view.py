@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from markupsafe import Markup
 
@@ -175,41 +176,35 @@ def is_everybodys(store: RunStore) -> bool:
     return store.visitor.sees_all and owners.policy().several_people
 
 
-def table(
-    store: RunStore,
-    rows: Sequence[RunRow],
-    by: str,
-    descending: bool,
-    text: str = "",
-    page: int = 0,
-    chosen: Sequence[str] = (),
-    unfolded: Sequence[str] = (),
-) -> Markup:
-    """A page of the table, or a hint if it is empty; `assets/run_table.js` reports clicks.
+View = dict[str, Any]  # what a browser looks at; kept by the server, no client can change it
 
-    Args:
-        by, descending: the sort order.
-        text: words that each listed run must have.
-        page: from 0; the last one if there are fewer.
-        chosen: columns besides the ones that are always there.
-        unfolded: names of the bundles whose runs are listed.
-    """
-    matching = run_table.filter_rows(rows, text)
+
+def blank() -> View:
+    """The initial view: nothing opened, the newest first, only own runs."""
+    return {
+        "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
+        "everybody": False, "search": "", "columns": [], "unfolded": [],
+    }  # fmt: skip
+
+
+def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -> Markup:
+    """A page of the table, or a hint if it is empty; `assets/run_table.js` reports clicks. Each
+    listed run has the words of `text`."""
+    matching, order = run_table.filter_rows(rows, text), (view["by"], view["descending"])
     lines: list[RunRow | BundleRow] = []
-    for line in run_table.by_dataset(run_table.sort_rows(matching, by, descending, rows), rows):
+    for line in run_table.by_dataset(run_table.sort_rows(matching, *order, rows), rows):
         lines.append(line)
-        if isinstance(line, BundleRow) and line.name in unfolded:
+        if isinstance(line, BundleRow) and line.name in view["unfolded"]:
             lines += line.lines()
-    page = max(0, min(page, (len(lines) - 1) // PAGE))
+    page = max(0, min(view["page"], (len(lines) - 1) // PAGE))  # the last if there are fewer
     metrics = {(row.headline, row.classes) for row in matching if row.scores}
     return render(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
-        columns=[*run_table.FIXED, *chosen],
+        columns=[*run_table.FIXED, *view["columns"]],
         choices=_choices(matching),
         several_datasets=len({row.dataset for row in matching}) > 1,
-        by=by,
-        descending=descending,
+        view=view,
         page=page,
         pages=-(-len(lines) // PAGE),
         ids=" ".join(row.id for row in rows),
@@ -220,7 +215,6 @@ def table(
         interval=partial(run_table.score_interval, store),
         measure=in_words(*metrics.pop()) if len(metrics) == 1 else "",
         most_classes=max((row.classes for row in matching), default=0),
-        unfolded=unfolded,
     )
 
 

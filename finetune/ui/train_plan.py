@@ -226,9 +226,6 @@ def expected(
     return feedback.note(" ".join(texts))
 
 
-SCRIPT = asset("costs.js")
-
-
 def costs(
     estimate: Estimate,
     config: RunConfig,

@@ -485,11 +485,12 @@ NAMES = ("no", "yes")
 
 
 def compared(
-    target: Target, answers: Any, columns: dict[str, list[Any]], labels: list[Any] | None = None
-) -> dict[str, dict[str, Any]]:
+    target: Target, answers: Any, columns: dict[str, list[Any]], labels: list[Any] | None = None,
+    label_map: str = "",
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """The report of columns by name, their rows read in two windows."""
     task = task_of(target)
-    others = OtherAnswers(task, target, [*columns])
+    others = OtherAnswers(task, target, [*columns], label_map)
     values, rows = np.array(answers), []
     for part in (slice(0, 13), slice(13, None)):
         records = [
@@ -527,6 +528,8 @@ def test_columns_of_answers_are_compared_and_the_labels_say_who_is_right() -> No
     assert gpt["scores"]["accuracy"] == [accuracy_score(c, a), accuracy_score(c, b)]
     assert gpt["difference"]["accuracy"][0] == pytest.approx((a == c).mean() - (b == c).mean())
     assert gpt["differ"] == np.flatnonzero(kept & (ours != theirs)).tolist()
+    merged = compared(Target(NAMES), [0, 1] * 20, {"gpt": ["never", "yes"] * 20}, None, "never=no")
+    assert merged["gpt"]["agreement"]["equal"][0] == 1.0
     # Numbers of classes count if the labels are numbers.
     answers, columns = [0, 1] * 20, {"second": ["1", "1", "0", "1"] * 10}
     assert compared(Target(NAMES), answers, columns) == {}

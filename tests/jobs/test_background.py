@@ -183,14 +183,20 @@ def test_a_file_is_of_the_model_as_it_is_and_what_failed_or_died_is_said(
     (run.best / "model.safetensors").write_bytes(whole)
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: ExportJob(job.folder).carry_out())
     monkeypatch.setattr(onnx, "export_onnx", lambda best, file: file.touch())
-    measured: list[bool] = []
-    monkeypatch.setattr(quantization, "quantize_model", lambda *_, again: measured.append(again))
+    measured, there = [], []
+
+    def measure(*_: object, again: bool) -> None:
+        measured.append(again)
+        there.append(ExportJob.of(run).state().file is not None)
+
+    monkeypatch.setattr(quantization, "quantize_model", measure)
     training = store.create(RunConfig())
     Queue(store.root).add(training.id)  # int8 is not measured beside a training
     for expected in ([], [False], [False, True]):
         ExportJob.of(run).start(store)
         assert (measured, ExportJob.of(run).state().busy) == (expected, not expected)
         Queue(store.root).remove(training.id)
+    assert there == [True, True]  # the file can be fetched while int8 is measured
     zipped = b"".join(ExportJob.of(run).zipped())
     names = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
     assert {"toy-run/model.onnx", "toy-run/tokenizer.json"} <= set(names)

@@ -33,7 +33,7 @@ from finetune.runs.store import RunStore, named_run
 from finetune.runs.summary import MAX_POINTS, RunSummary
 from finetune.tasks.base import DecisionRule
 from finetune.ui import choosers
-from finetune.ui.run_view import table
+from finetune.ui.run_view import blank, table
 from tests.support import toys
 from tests.support.judging import judged, write_csv
 
@@ -133,7 +133,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
     assert statuses <= {"running", "interrupted"}
     rows = run_table.run_rows(store)
     assert {row.id for row in rows} == ids
-    drawn = table(store, [*rows], "created", True)
+    drawn = table(store, [*rows], blank())
     assert all(id_ in drawn for id_ in ids)
     (update, _hint), _ = choosers.choices(store, None)
     assert {value for _, value in update["choices"]} == ids

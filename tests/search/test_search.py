@@ -41,7 +41,7 @@ from finetune.search.space import (
     searchable,
 )
 from finetune.search.study import Study, create_study, find_study, studies, trial_run
-from finetune.ui import search_view
+from finetune.ui import compare_view
 from tests.support import stand_in as stand_in_workers
 from tests.support import toys
 from tests.support.hub import TOKEN, LoopbackHub
@@ -241,7 +241,7 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
     table = list(csv.reader(io.StringIO(results.trials_csv(store, study))))
     assert table[0][:6] == ["trial", "run", "state", "f1", "learning_rate", "f1 after 1/10"]
     assert [len(row) for row in table] == [15] * 13
-    text = str(search_view.page(store, study.id))
+    text = str(compare_view.search(store, study.id))
     assert f"Trial {best.number} is the best: F1 {best.score:.3f}." in text
     assert "With 3 other seeds it reached" in text
     assert text.count("<polyline") == 12
@@ -300,10 +300,10 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     study = driver.begin_search(store, BASE, RATES, Budget(50))
     go_on(store, study, lambda: ended(study) == 1)
     study.stop()
-    text = str(search_view.page(store, study.id))
+    text = str(compare_view.search(store, study.id))
     assert "are left" not in text
     go_on(store, study)
-    assert "The search is over" in str(search_view.page(store, study.id))
+    assert "The search is over" in str(compare_view.search(store, study.id))
     assert len(study.trials()) <= 2
     monkeypatch.setattr(workers, "WORKER", "no.such.module")
     failing = driver.begin_search(store, BASE, RATES, Budget(50))
@@ -312,7 +312,7 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     rates = [trial.params["learning_rate"] for trial in failing.trials()]
     assert rates[0] == rates[1] == 7e-5  # the form is tried once more
     assert rates.count(7e-5) == 2
-    assert "Trial 4 failed:" in str(search_view.page(store, failing.id))
+    assert "Trial 4 failed:" in str(compare_view.search(store, failing.id))
 
 
 def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
@@ -334,7 +334,7 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
     # A trial without room is no failure: it waits, and its page says for what.
     go_on(store, study, lambda: states() == ["finished", "finished", "waiting"])
     assert [run.owner for run in store.runs()] == ["ada", "ada"]
-    text = str(search_view.page(ada, study.id))
+    text = str(compare_view.search(ada, study.id))
     assert "Trial 2 waits: You have 2 runs here, and a visitor may keep 2." in text
     service.delete_run(ada, ada.runs()[-1])
     go_on(store, study, lambda: len(states()) == 4)
@@ -384,7 +384,7 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
     registry._tokens.clear()  # as when the app is started again
     assert {run.state().status for run in runs} == {"interrupted"}
     assert driver.advance(store, study)
-    assert "keeps no token of the Hub" in str(search_view.page(store, study.id))
+    assert "keeps no token of the Hub" in str(compare_view.search(store, study.id))
     driver.go_on(store, study, TOKEN)
     assert {registry.kept_token(run.id) for run in runs} == {TOKEN}
     assert set(Queue(store.root).waiting()) == {run.id for run in runs}
@@ -451,7 +451,7 @@ def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_sea
     for event in toys.story():
         run.append(event)
     assert not driver.advance(store, study)
-    text = str(search_view.page(store, study.id))
+    text = str(compare_view.search(store, study.id))
     assert "Repeat it with 3 other seeds, at most $1.20" in text
     again = results.repeat_best(store, study)
     assert [registry.kept_token(run.id) for run in again] == ["secret"] * 3

@@ -54,12 +54,9 @@ def publish_tab(store: RunStore) -> PublishTab:
     return drawn(PublishTab(store))
 
 
-def push_form(tab: PublishTab, run_id: Any, name: str = "pairs", token: str = "") -> dict[Any, Any]:
+def push_form(run_id: Any) -> list[Any]:
     """What Check and Push are given: a run of ada's, to be pushed under a name."""
-    return {
-        tab.run: run_id, tab.owner: "ada", tab.name: name, tab.private: False, tab.licence: "",
-        tab.demo: False, tab.hardware: "cpu-basic", tab.token: token,
-    }  # fmt: skip
+    return [run_id, "ada", "pairs", False, "", False, "cpu-basic", ""]
 
 
 # Sends the requests of callbacks that are called from here.

@@ -164,7 +164,7 @@ def test_a_visitor_who_comes_and_goes_leaves_little(server: Server, finished: Ru
     with server.client() as web:
 
         def visit(number: int) -> None:
-            assert server.run(web, "on_part", [None], f"v{number}").status_code == 200
+            assert server.run(web, "on_shown_part", [None], f"v{number}").status_code == 200
 
         def ask(number: int) -> None:  # a program, in a session of its own each time
             answer = server.call(web, "explain", finished.id, f"{number}{LONG}", LONG)

@@ -26,7 +26,8 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import feedback, form, live_updates
 from finetune.ui.api import Api
-from finetune.ui.tabs.runs import RunsTab, blank
+from finetune.ui.run_view import blank
+from finetune.ui.tabs.runs import RunsTab
 from tests.support import toy_runs
 from tests.support.damage import damages
 from tests.support.evaluated_runs import FILTERS
@@ -131,10 +132,10 @@ class Uses:
         label = gr.EventData(None, {"what": "3", "label": "no", "run": run.id})
         yield "correct", lambda: part.on_table(NOBODY, label, view, *filters)
         publish, tick = self.publish, gr.EventData(None, {"wait": "+1"})
-        pushed = push_form(publish, run.id)
+        pushed = push_form(run.id)
         yield "publish", lambda: publish.on_open(NOBODY, None, f"run={run.id}")
-        yield "card", lambda: publish.on_card(NOBODY, pushed)
-        yield "push?", lambda: publish.on_check(NOBODY, pushed, None)
+        yield "card", lambda: publish.on_card(NOBODY, *pushed)
+        yield "push?", lambda: publish.on_check(NOBODY, None, *pushed)
         yield "cancel", lambda: publish.on_action(NOBODY, run.id, "cancel")
         yield "publish's tick", lambda: publish.on_tick(NOBODY, run.id, tick)
         yield "predict", lambda: self.predict.on_open(NOBODY, None, f"run={run.id}")

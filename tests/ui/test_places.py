@@ -50,7 +50,7 @@ def places(store: RunStore, run: Run, other: Run) -> dict[str, str]:
         "tiles": str(run_view.cards(run, summary)),
         "chart": charts.score_chart(summary),
         "evaluation": str(evaluation_view.view(study, summary, rule, JobState("none"))),
-        "table": str(run_view.table(store, [run_table.run_row(store, run)], "f1", True)),
+        "table": str(run_view.table(store, [run_table.run_row(store, run)], run_view.blank())),
         "compare": str(compare_view.comparison(store, [run.id, other.id])),
         "chooser": str(choosers.choices(store, run.id)[0][0]["choices"]),
         "news": str(webhook.message("example.org", run, summary)["text"]),

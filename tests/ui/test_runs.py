@@ -26,8 +26,9 @@ from finetune.runs.store import RunStore, named_run
 from finetune.ui import compare_view, run_view
 from finetune.ui.api import Api
 from finetune.ui.compare_view import ReleaseCheck
+from finetune.ui.run_view import blank
 from finetune.ui.tabs.evaluate import Evaluation
-from finetune.ui.tabs.runs import RunsTab, blank
+from finetune.ui.tabs.runs import RunsTab
 from tests.support import toys
 from tests.support.evaluated_runs import FILTERS, evaluated
 from tests.support.tabs import NOBODY, draw_train, drawn, predict_tab, publish_tab
@@ -127,7 +128,7 @@ def test_columns_are_the_same_for_any_runs_and_others_are_added_on_wish(
     add(0.6, learning_rate=5e-5, seed=7)
     one = add(0.9, learning_rate=1e-3, name="=one")
     rows = run_view.rows(store)
-    drawn = str(run_view.table(store, rows, "score", True))
+    drawn = str(run_view.table(store, rows, blank() | {"by": "score"}))
     heads = [text.strip() for text in re.findall(r'data-what="\w+">([^<]*)\n', drawn)]
     assert heads == ["Run", "What", "F1", "When", "Duration", "Size (MB)", "Status"]
     click = event(do="columns", what="weight_decay <b>", at=1)
@@ -214,7 +215,7 @@ def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(
         first.id: both, other.id: "pairs.csv", renamed.id: both, fewer.id: both,
         cut.id: "pairs.csv (2)",  # its scores are of other pairs
     }  # fmt: skip
-    drawn = str(run_view.table(store, rows, "f1", True))
+    drawn = str(run_view.table(store, rows, blank() | {"by": "f1"}))
     order = re.findall(r'colspan="\d+">(.*?)<|<td class="ft-num">\s*(0\.\d00)', drawn)
     shown = [heading or score for heading, score in order if heading or score >= "0.8"]
     assert shown == ["pairs.csv (2)", both, "0.800", "pairs.csv", "0.900"]

@@ -30,7 +30,7 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.ui import auth, form
+from finetune.ui import auth, form, run_view
 from finetune.ui.tabs import data, runs
 from tests.support.hub import LoopbackHub
 from tests.support.server import Server
@@ -449,12 +449,12 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
     def act(who: gr.Request, view: Any, action: str) -> str:
         return str(tab.on_action(who, None, view, "", action)[tab.message])
 
-    shown = tab.on_everybody(root, runs.blank(), "", True)
+    shown = tab.on_everybody(root, run_view.blank(), "", True)
     assert NAME in shown[tab.table]
     assert hers.owner[8:16] in shown[tab.table]  # whose it is
     theirs = shown[tab.view] | {"opened": hers.id}
     for who, everybody in ((bob, True), (root, False)):
-        hidden = tab.on_everybody(who, runs.blank(), "", everybody)
+        hidden = tab.on_everybody(who, run_view.blank(), "", everybody)
         assert NAME not in str(hidden)
         view = theirs | {"everybody": everybody}
         assert NOTHING in act(who, view, "stop")
@@ -464,7 +464,7 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
     assert waiting.state().status == "stopped"
     assert tab.on_confirm(root, None, theirs, "", hers.id)[tab.message] == ""
     assert [run.id for run in store.runs()] == [waiting.id]
-    boxes = [tab.on_tick(who, runs.blank(), {}, "")[tab.everybody] for who in (root, bob)]
+    boxes = [tab.on_tick(who, run_view.blank(), {}, "")[tab.everybody] for who in (root, bob)]
     assert [box["visible"] for box in boxes] == [True, False]
 
 

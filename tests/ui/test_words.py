@@ -14,8 +14,9 @@ from finetune.evaluation import saved_predictions
 from finetune.runs.job_folder import forget_state
 from finetune.runs.run import Run
 from finetune.ui import i18n, live_updates
+from finetune.ui.run_view import blank
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION
-from finetune.ui.tabs.runs import RunsTab, blank
+from finetune.ui.tabs.runs import RunsTab
 from tests.support import toy_runs, translations
 from tests.support.evaluated_runs import FILTERS
 from tests.support.tabs import NOBODY, draw_train, drawn, predict_tab, publish_tab

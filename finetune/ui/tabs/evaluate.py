@@ -18,14 +18,14 @@ from finetune.jobs import evaluate
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.messages import message
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
+from finetune.runs.summary import RunSummary
 from finetune.ui import elements, evaluation_view, feedback, form
 from finetune.ui.elements import button, event_data, sent_number
 from finetune.ui.html import asset, macro, render
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.run_view import View
 
-View = dict[str, Any]
 PARTS = EVALUATION, ERRORS, PROGRESS = (
     message("Evaluation"), message("Errors"), message("Progress and notes"),
 )  # fmt: skip
@@ -126,8 +126,7 @@ class Evaluation(Panel):
         clicked = event_data(event)
         run, number = store.get(clicked.get("run")), sent_number(event)
         summary = run.state()
-        decision: dict[str, Any] = {}
-        asked = None
+        decision, asked = dict(_FORGOTTEN.get(str(clicked.get("do")), {})), None
         match do := clicked.get("do"):
             case "orders" | "test":
                 EvaluationJob.of(run, do).start(store)
@@ -143,8 +142,6 @@ class Evaluation(Panel):
                 bound["per_class"] = bool(clicked.get("per_class"))
                 asked = abstention.answer_when_sure(run, **bound)
                 decision = {"sure": asked.rule} if asked.rule else {}
-            case "forget" | "cool" | "always" | "drop":
-                decision = _FORGOTTEN[do]
         if decision:
             evaluate.save_decision(run, summary, **decision)
         note = feedback.good(gettext(_SAID[do], n=number)) if do in _SAID else ""
@@ -193,15 +190,7 @@ class Evaluation(Panel):
         opened = None
         if summary.opened and summary.opened[-1].step == study.analysis.step:
             opened = report.evaluate_run(run, summary, "test").analysis
-        test_set = render(
-            "test_set.html",
-            opened=summary.opened,
-            analysis=opened,
-            classes=summary.classes,
-            job=test,
-            has_test="test" in (summary.prepared.data.get("rows", {}) if summary.prepared else {}),
-            ended=summary.status in ENDED,
-        )
+        test_set = render("test_set.html", summary=summary, analysis=opened, job=test)
         rule = decision_rule.read_rule(run.best)
         found = asked
         if found is None and summary.task.has_right:

@@ -87,12 +87,10 @@ class PredictTab(Panel):
         self.options = [both, threshold, calibrated]
 
     def _wire(self) -> None:
-        quick, latest = feedback.QUICK, feedback.LATEST
-        columns = [self.pair, self.file]
-        self.part.change(on_part, self.part, columns, **latest)
-        explained = self.why.click(
-            self.on_why, self.question, self.reasons, concurrency_limit=2,
-            api_visibility="private",
+        quick = feedback.QUICK
+        explained = self.listen(
+            self.on_why, self.why.click, queue=True, show_progress="full", concurrency_limit=2,
+            show_progress_on=self.reasons,
         )  # fmt: skip
         # An earlier answer's explanation must not stand beneath a later answer.
         asks = [self.ask.click, self.first.submit, self.second.submit]
@@ -103,6 +101,12 @@ class PredictTab(Panel):
         picked.then(None, None, None, cancels=explained, **quick)
         opened = [self.run, self.linked]
         self.opened = {"fn": self.on_opened, "inputs": opened, "outputs": self.outputs()}
+
+    @handler("part.change", latest=True)
+    def on_shown_part(self, store: RunStore, part: str) -> Updates:
+        """Show one pair or a file."""
+        parts = ((self.pair, PAIR), (self.file, FILE))
+        return {column: gr.update(visible=part == name) for column, name in parts}
 
     @handler(errors_in="answer", opens="predict")
     def on_open(self, store: RunStore, run: str | None, address: str) -> Updates:
@@ -230,11 +234,6 @@ class PredictTab(Panel):
         label = choosers.columns(store, run_id).label
         offered = macro("answer.html", "samples")(pairs, label) if pairs else ""
         return {self.samples: pairs, self.offered: offered}
-
-
-def on_part(part: str) -> list[Any]:
-    """Show one pair or a file."""
-    return [gr.update(visible=part == name) for name in (PAIR, FILE)]
 
 
 def _waiting() -> Markup:

@@ -22,7 +22,7 @@ from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, feedback, form, upload_limits
 from finetune.ui.elements import button, dropdown, event_data, sent_number
-from finetune.ui.html import asset, duration, macro, when
+from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
@@ -162,18 +162,10 @@ def monitoring_view(job: PredictionJob, state: PredictionState, given: int) -> M
     """HTML for whether the model still holds, and for the answers of others. `given` is the number
     of labels of random rows."""
     judged = predict.monitored(job)
+    refusal = judged if isinstance(judged, DataError) else None
     others = macro("monitoring.html", "others")(state.report)
-    told = (judged.fact, judged.remedy) if isinstance(judged, DataError) else ("", "")
-    judged = None if isinstance(judged, DataError) else judged
-    sentence = file_shift.sentence(judged) if judged else ""
     return others + macro("monitoring.html", "view")(
-        judged,
-        file_shift.WHAT,
-        sentence,
-        *told,
-        given,
-        len(state.to_label),
-        file_shift.FEWEST_LABELS,
+        None if refusal else judged, refusal, file_shift, given, len(state.to_label)
     )
 
 
@@ -381,8 +373,4 @@ def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
         model = store.get(request.run).title()
     except NoSuchRun:
         model = gettext("a deleted run")
-    shown = {"id": job.id, "file": request.file, "model": model, "when": when(job.created)}
-    seconds = state.report.get("seconds")
-    time = duration(seconds) if seconds else ""
-    ending = job.result.suffix if job.result else ""
-    return macro("prediction_file.html", "view")(shown, state, time, ending)
+    return macro(_TEMPLATE, "view")(job, request.file, model, state)

@@ -7,11 +7,11 @@ only until its push ends.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
-from gradio.blocks import Block
 
 from finetune.errors import FinetuneError
 from finetune.hub import model_card, publish
@@ -28,8 +28,6 @@ from finetune.ui.panel import Panel, Updates, handler
 LICENCES = ("apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "other")
 HARDWARE = ("cpu-basic", "cpu-upgrade", "t4-small")
 _TEMPLATE = "push.html"
-
-Inputs = dict[Any, Any]  # component -> its value
 
 
 @dataclass
@@ -98,31 +96,28 @@ class PublishTab(Panel):
                 HARDWARE, "Its hardware", "demo-hardware", 150, value=HARDWARE[0],
                 info="Check tells the price.", allow_custom_value=True, visible=False,
             )  # fmt: skip
-        self.form = [
+        self.form: list[Any] = [
             self.run, self.owner, self.name, self.private, self.licence, self.demo, self.hardware,
         ]  # fmt: skip
+        self.asked = [*self.form, *filter(None, [self.token])]
 
     def _wire(self) -> None:
         quick, latest = feedback.QUICK, feedback.LATEST
-        everything = self.outputs()
-        # As a set: the handler gets a dict.
-        push_inputs: set[Block] = {*self.form, *([self.token] if self.token else [])}
-        self.showing = {"fn": self.on_card, "inputs": {*self.form}, "outputs": self.card, **latest}
+        self.showing = {"fn": self.on_card, "inputs": self.form, "outputs": self.card, **latest}
         self.connect()["on_run"].then(**self.showing)
         gr.on([self.licence.change, self.name.blur, self.owner.change], **self.showing)
         show = "(demo) => ({__type__: 'update', visible: demo})"
         self.demo.change(None, self.demo, self.hardware, js=show, **quick)
-        checked = self.check.click(
-            self.on_check, push_inputs, everything, concurrency_limit=4, show_progress="minimal",
-            show_progress_on=self.plan, api_visibility="private",
+        checked = self.listen(
+            self.on_check, self.check.click, queue=True, concurrency_limit=4,
+            show_progress="minimal", show_progress_on=self.plan,
         )  # fmt: skip
         # The plan of a Check no longer holds once the form is changed.
         boxes = (self.name, self.private, self.licence, self.demo, self.hardware)
         changes = [self.run.input, self.owner.input, *(box.change for box in boxes)]
         gr.on(changes, None, None, self.plan, js="() => ''", cancels=checked, **quick)
-        self.push.click(self.on_push, push_inputs, everything, **quick)
         for button, action in ((self.cancel, "cancel"), (self.onnx, "export")):
-            button.click(self.on_action, [self.run, gr.State(action)], everything, **quick)
+            button.click(self.on_action, [self.run, gr.State(action)], self.outputs(), **quick)
 
     @handler(errors_in="plan", opens="publish")
     def on_open(self, store: RunStore, run: str | None, address: str) -> Updates:
@@ -139,11 +134,11 @@ class PublishTab(Panel):
         return self._chosen(store, run) if run != named else {}
 
     @handler(errors_in="card")
-    def on_card(self, store: RunStore, form: Inputs) -> Updates:
+    def on_card(self, store: RunStore, *form: Any) -> Updates:
         """Show the card as Markdown: its picture in place, its front matter as YAML at the end."""
-        if not form[self.run]:
+        if not form[0]:
             return {}
-        run, request = store.get(form[self.run]), self._request(form)
+        run, request = store.get(form[0]), _request(form)
         name = request.name if "/" in request.name else f"your-name/{request.name or 'model'}"
         summary = run.state()
         text = model_card.card_text(run, summary, name, request.licence)
@@ -154,11 +149,11 @@ class PublishTab(Panel):
         return {self.card: f"{body.strip()}\n\n## Metadata\n\n```yaml\n{metadata}```"}
 
     @handler(errors_in="plan")
-    def on_check(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
+    def on_check(self, store: RunStore, oauth: gr.OAuthToken | None, *asked: Any) -> Updates:
         """Show the plan of a push."""
-        run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
+        run, token = store.get(asked[0]), auth.hub_token(store, next(iter(asked[7:]), ""), oauth)
         PushJob.of(run).forget_failed()  # the cause may be fixed by now
-        plan = publish.plan_push(run, self._request(form), token or None)
+        plan = publish.plan_push(run, _request(asked), token or None)
         self.approvals.add(store, run, plan)
         account = plan.full.split("/")[0]
         owners = dict.fromkeys([*plan.account.namespaces, account])
@@ -167,11 +162,11 @@ class PublishTab(Panel):
             self.owner: gr.update(choices=list(owners), value=account),
         }
 
-    @handler(errors_in="plan")
-    def on_push(self, store: RunStore, form: Inputs, oauth: gr.OAuthToken | None) -> Updates:
+    @handler("push.click", errors_in="plan")
+    def on_push(self, store: RunStore, oauth: gr.OAuthToken | None, *asked: Any) -> Updates:
         """Start the push."""
-        run, token = store.get(form[self.run]), auth.hub_token(store, form.get(self.token), oauth)
-        PushJob.of(run).start(store, self._request(form), token, self.approvals)
+        run, token = store.get(asked[0]), auth.hub_token(store, next(iter(asked[7:]), ""), oauth)
+        PushJob.of(run).start(store, _request(asked), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
 
     @handler(errors_in="result")
@@ -225,11 +220,12 @@ class PublishTab(Panel):
             self.onnx: gr.update(value=onnx, interactive=not exported.running),
         }
 
-    def _request(self, form: Inputs) -> PushRequest:
-        """Read the request of a push. Any client can send anything."""
-        name, owner = (str(form[box] or "").strip() for box in (self.name, self.owner))
-        if name and owner and "/" not in name:
-            name = f"{owner}/{name}"
-        licence = str(form[self.licence] or "").strip() or None
-        hardware = str(form[self.hardware] or HARDWARE[0]).strip()
-        return PushRequest(name, bool(form[self.private]), licence, bool(form[self.demo]), hardware)
+
+def _request(form: Sequence[Any]) -> PushRequest:
+    """Read the request of a push. Any client can send anything."""
+    _, owner, name, private, licence, demo, hardware = form[:7]
+    name, owner = (str(text or "").strip() for text in (name, owner))
+    if name and owner and "/" not in name:
+        name = f"{owner}/{name}"
+    licence, hardware = str(licence or "").strip() or None, str(hardware or HARDWARE[0]).strip()
+    return PushRequest(name, bool(private), licence, bool(demo), hardware)

@@ -18,32 +18,15 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import driver, results
 from finetune.search.study import Study, find_study, studies
-from finetune.ui import (
-    auth,
-    compare_view,
-    elements,
-    feedback,
-    form,
-    live_updates,
-    run_view,
-    search_view,
-)
+from finetune.ui import auth, compare_view, elements, feedback, form, live_updates, run_view
 from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.elements import button, event_data, text_box
 from finetune.ui.html import asset, macro
 from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.run_view import View, blank
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
-View = dict[str, Any]  # what this browser looks at; kept by the server, no client can change it
 Sent = dict[int, int]  # id of a component -> hash of the update it was sent last
-
-
-def blank() -> View:
-    """The initial view: nothing opened, the newest first, only own runs."""
-    return {
-        "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
-        "everybody": False, "search": "", "columns": [], "unfolded": [],
-    }  # fmt: skip
 
 
 class RunsTab(Panel):
@@ -337,7 +320,7 @@ class RunsTab(Panel):
         opened = view["opened"] if view["opened"] in listed and not comparing else ""
         instead = "" if not comparing else compare_view.comparison(visible, compared)
         if search and not opened:
-            comparing, instead = True, search_view.page(visible, search)
+            comparing, instead = True, compare_view.search(visible, search)
         updates: Updates = {
             self.head: gr.update(visible=bool(opened or comparing)),
             self.comparison: gr.update(value=instead, visible=comparing),
@@ -353,10 +336,8 @@ class RunsTab(Panel):
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
                 updates |= self._run_updates(visible, visible.get(opened))
         else:
-            order = view["by"], view["descending"]
-            shown = view["page"], view["columns"], view["unfolded"]
-            table = search_view.links(visible, {row.bundle for row in rows})
-            table += run_view.table(visible, rows, *order, str(words or ""), *shown)
+            table = compare_view.search_links(visible, {row.bundle for row in rows})
+            table += run_view.table(visible, rows, view, str(words or ""))
             buttons = (self.resume, self.stop, self.discard, self.cancel, self.clone)
             updates |= dict.fromkeys(buttons, gr.update(visible=False))
             updates[self.delete] = gr.update(visible=bool(search))

@@ -40,7 +40,6 @@ from finetune.ui.panel import Panel, Updates, handler
 
 _MAX_JSON = 2**20  # bytes of a configuration
 _DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
-_HIDDEN = ["ft-unseen"]  # hides a row and keeps its controls' values
 _SHOWN = gr.update(elem_classes=[])
 _OPEN_SEARCH = asset("open_search.js")
 _ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
@@ -69,13 +68,13 @@ class TrainTab(Panel):
                 with gr.Column(elem_id="train-bar"):  # stays in sight
                     links = elements.TAB_LINKS
                     self.message = elements.notice("train-message", js_on_load=links)
-                    self.costs = gr.HTML(elem_id="costs", js_on_load=train_plan.SCRIPT)
+                    self.costs = gr.HTML(elem_id="costs", js_on_load=asset("costs.js"))
                     self.planned = elements.notice("planned", js_on_load=elements.CHOICES)
                     self.how = train_plan.draw_choice()
                     self.start = gr.Button("Train", variant="primary", elem_id="train")
                     self.begin = gr.Button(
                         "Search", variant="primary", elem_id="begin-search",
-                        elem_classes=_HIDDEN,
+                        elem_classes=train_plan.HIDDEN,
                     )  # fmt: skip
                 self.several = train_plan.draw(self.how)
                 self.search = train_plan.draw_search()
@@ -130,7 +129,7 @@ class TrainTab(Panel):
         self.values, self.searched = values, [*self.search.inputs, *values]
         self.connect()["on_search"].then(None, None, None, js=_OPEN_SEARCH, **quick)
         fields: list[Any] = [self.form[name] for name in train_plan.FIELDS if name in self.form]
-        asked: list[Any] = [self.how, *self.search.inputs, *fields]
+        asked: list[Any] = [self.how, *self.search.inputs, *fields, self.form["folds"]]
         changes = [*self.engine.changes, *(control.change for control in asked)]
         self.listen(self.on_search_time, *changes)
         search, plain = (train_plan.SEARCH,), train_plan.KINDS[:3]
@@ -139,7 +138,7 @@ class TrainTab(Panel):
         unfold = f"() => {json.dumps([_SHOWN, '', ''])}"
         shown = [self.setup, self.moved, self.message]
         self.new.click(None, None, shown, js=unfold, **quick)
-        fold = f"() => ({json.dumps(gr.update(elem_classes=_HIDDEN))})"
+        fold = f"() => ({json.dumps(gr.update(elem_classes=train_plan.HIDDEN))})"
         self.again.click(None, None, self.setup, js=fold, **quick)
         # Costs are asked for by one event, so that the answer to the last question comes last.
         another = "() => String(Math.random())"
@@ -209,9 +208,11 @@ class TrainTab(Panel):
             space, budget, _options = train_plan.read_search(searched, spec)
         except ConfigError as error:
             return {self.planned: feedback.show_errors(error)}
-        seconds = driver.expected_seconds(store, config, space, budget, spec.place)
+        if config.folds:
+            return {self.planned: macro("feedback.html", "search_without_folds")()}
         price, first = driver.trial_price(spec), driver.first_trial(store, config, space)
         moved = around(space, first)
+        seconds = driver.expected_seconds(store, config, moved, budget, spec.place)
         texts = train_plan.ranges_text(space, moved, first)
         return {self.planned: train_plan.expected(seconds, budget, price, *texts)}
 
@@ -390,7 +391,7 @@ class TrainTab(Panel):
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
         """Show a run in place of the form."""
-        return self._shown(store, run) | {self.setup: gr.update(elem_classes=_HIDDEN)}
+        return self._shown(store, run) | {self.setup: gr.update(elem_classes=train_plan.HIDDEN)}
 
     def _choosing_engine(self, run: Run) -> Updates:
         """Show the form, to choose the engine that resumes a run and agree to its price."""
@@ -415,16 +416,20 @@ class TrainTab(Panel):
         note = gettext("The configuration is in the form. Press Train to start it.")
         return updates | {self.setup: _SHOWN, self.message: feedback.note(note)}
 
-    def on_hub(self) -> Markup:
+    def on_hub(self) -> Updates:
         """Say if the Hub answers and what can be used. Called once the page is there."""
-        if hub_connection.hub_is_reachable():
+        self.catalogue.offline = not hub_connection.hub_is_reachable()
+        if not self.catalogue.offline:
             text = gettext("The Hub answers: its datasets and checkpoints can be used.")
-            return Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))
+            return {self.hub: Markup(f"<div {_ANSWERS}>{{}}</div>").format(feedback.note(text))}
         text = gettext(
             "No connection to the Hugging Face Hub. You can use the bundled data and model, and "
             "what is on this machine."
         )
-        return feedback.note(text)
+        choosers = self.form["checkpoint"], self.probe.names
+        choices = self.catalogue.choices()
+        marked = {chooser: gr.update(choices=choices) for chooser in choosers}
+        return {self.hub: feedback.note(text), **marked}
 
     def choosing_default(self) -> str:
         """JavaScript that runs once `on_hub` has answered. It maps the Hub's line, the stored form
