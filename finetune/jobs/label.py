@@ -425,7 +425,7 @@ def _grouped(
     """Group texts. Returns the group of each; figures by random pairs whose answers had no part in
     it, and that the model had not learned; and the rows of the pairs most in doubt."""
     answered = {item: own[0] == SAME for item, own in labelling.settled().items()}
-    random = {item: answered.pop(item) for item in labelling.settled(RANDOM)}
+    random = {item: answered.pop(item) for item in labelling.settled(RANDOM) if item in answered}
     index = {tuple(pair): place for place, pair in enumerate(pairs.tolist())}
     unseen, honest = _unseen(labelling, run, random), np.array(same, float)
     for item, probability in unseen.items():

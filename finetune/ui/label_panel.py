@@ -83,7 +83,7 @@ class LabelPanel(Panel):
         for name in ("on_card", "on_former"):  # the question first
             events[name].then(
                 self.on_estimate, [self.job_id], [self.estimate], queue=False,
-                show_progress="hidden", api_visibility="private", trigger_mode="always_last",
+                show_progress="hidden", api_visibility="private", trigger_mode="multiple",
             )  # fmt: skip
 
     @handler("box.expand")
