@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from finetune import disk
-from finetune.config import FOLDS
 from finetune.errors import StoreError, TooMany
+from finetune.hyperparameter import FOLDS
 from finetune.messages import message as _
 
 # The message for a visitor without an identity: the fact, and the remedy.

@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from finetune import disk
-from finetune.config import RunConfig, is_whole
+from finetune.config import RunConfig
 from finetune.errors import JobError
+from finetune.hyperparameter import is_whole
 from finetune.messages import message as _
 from finetune.runs.run import SPEC, Run
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finetune import disk, text_hashes, uploads
-from finetune.config import DATA_FIELDS, FOLDS, NO_COLUMN, RunConfig
+from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
 from finetune.data import checkpoint_files, checkpoints, column_guess, hub_access, table_formats
 from finetune.data.columns import SAMPLE_ROWS
 from finetune.data.table import ReadOptions, Table
@@ -31,6 +31,7 @@ from finetune.environment import child_process, devices
 from finetune.environment.confinement import Confinement
 from finetune.errors import ConfigError, DataError, FinetuneError, some
 from finetune.evaluation import baselines, saved_predictions
+from finetune.hyperparameter import FOLDS
 from finetune.inference import result_files
 from finetune.jobs import background, check
 from finetune.jobs.background import BackgroundJob, Report

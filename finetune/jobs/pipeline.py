@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners
-from finetune.config import RunConfig, too_many_steps
+from finetune.config import RunConfig
 from finetune.environment import devices, logs
 from finetune.environment.devices import UsageMeter
 from finetune.errors import ConfigError, DataError, JobError, StoreError
@@ -270,7 +270,12 @@ class _Training:
         per_epoch, total = recipe.count_steps(config, -(-len(train) // processes), processes)
         limit = owners.policy().limits.run_steps
         if self.run.owner and total > limit:
-            raise too_many_steps(config, total, limit)
+            name = "max_steps" if config.max_steps > 0 else "num_train_epochs"
+            problem = _(
+                "makes {total:,} steps, and a run may take {most:,} here; lower it",
+                total=total, most=limit,
+            )  # fmt: skip
+            raise ConfigError({name: problem})
         return events.Prepared(
             train_examples=len(train.sampler),  # type: ignore[arg-type]
             validation_examples=len(validation_labels),

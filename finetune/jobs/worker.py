@@ -38,8 +38,8 @@ JOBS = {  # kind of job -> its module, imported when needed, and class
     "probe": "probe:ProbeJob",
     "label": "label:LabelJob",
     "answers": "label:AnswersJob",
-    "export": "export:ExportJob",
-    "push": "push:PushJob",
+    "export": "publish:ExportJob",
+    "push": "publish:PushJob",
 }
 
 

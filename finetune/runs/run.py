@@ -130,7 +130,7 @@ class Run(JobFolder):
         return grids.OWN_FILES + title[len(data) :] if hides else title
 
     def bundle(self) -> str:
-        """The name of the bundle that the run belongs to (`bundles`); "" for a single run."""
+        """The name of the bundle that the run belongs to (`store.Bundle`); "" for a single run."""
         first, between, _ = self.about().title.partition(grids.BETWEEN)
         return first if between else ""
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from finetune.config import Range, RunConfig
+from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.engines import registry, spending
 from finetune.engines.base import HERE, EngineSpec, read_spec
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
+from finetune.hyperparameter import Range
 from finetune.jobs import cost, service
 from finetune.messages import encode
 from finetune.messages import message as _

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finetune.config import Choices, Range
 from finetune.data import csv_cells
 from finetune.engines.registry import kept_token
 from finetune.errors import JobError, StoreError
 from finetune.evaluation import picking, report, saved_predictions
 from finetune.evaluation.picking import Picking
+from finetune.hyperparameter import Choices, Range
 from finetune.jobs import service
 from finetune.messages import decode
 from finetune.metrics import catalog, selection

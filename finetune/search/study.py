@@ -24,10 +24,11 @@ from filelock import FileLock
 from pydantic import BaseModel, ValidationError
 
 from finetune import disk
-from finetune.config import Choices, Range, RunConfig
+from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec
 from finetune.engines.registry import keep_token
 from finetune.errors import JobError, StoreError
+from finetune.hyperparameter import Choices, Range
 from finetune.metrics import catalog
 from finetune.runs.grids import new_name
 from finetune.runs.run import Run

@@ -17,9 +17,8 @@ from finetune.errors import FinetuneError
 from finetune.evaluation import report
 from finetune.hub_errors import Kind
 from finetune.jobs import memory, probe, service
-from finetune.runs.bundles import bundles
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import RunStore, bundles
 from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui import elements, feedback, form
 from finetune.ui.html import fixed, in_words, macro, render
