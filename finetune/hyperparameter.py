@@ -105,8 +105,7 @@ def declare(group: str, default: Any, *bounds: float, **details: Any) -> Any:
 
 
 def value_problem(name: str, value: Any, others: Mapping[str, Any]) -> str:
-    """Say why a value within the bounds of its field cannot be used; "" if it can. `others` are the
-    values of the fields before it."""
+    """Say why a value within its bounds cannot be used; `others` are of the fields before it."""
     match name:
         case "use_lora" if value and others.get("frozen_layers"):
             return _("already freezes the model; set its frozen layers to 0")
@@ -168,8 +167,7 @@ def _picks_by_folds(values: Mapping[str, Any]) -> str:
 
 
 def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:
-    """The first of the words of a text that is not right; "" if all are, and the whole text if a
-    quotation mark is not closed."""
+    """The first wrong word of a text; "" if none, the text if a quotation mark is not closed."""
     try:
         words = shlex.split(text)
     except ValueError:

@@ -68,8 +68,7 @@ class Visitor:
 
     @property
     def admin(self) -> bool:
-        """True for an administrator of a shared app: its Space's author, or anyone in
-        `FINETUNE_ADMINS`."""
+        """True for a shared app's administrator: its Space's author, or in `FINETUNE_ADMINS`."""
         author = os.environ.get("SPACE_AUTHOR_NAME") or os.environ.get("SPACE_ID", "").split("/")[0]
         admins = [author, *os.environ.get("FINETUNE_ADMINS", "").split(",")]
         return any(f"user:{name.strip()}" in self.names for name in admins if name.strip())
@@ -110,8 +109,7 @@ class Limits:
 
     @property
     def folds(self) -> int:
-        """Folds of a cross-validation that is offered: its runs find places in the queue. Less than
-        2 to offer none."""
+        """Folds of the cross-validation that is offered: all its runs can wait. Below 2: none."""
         return int(min(FOLDS, self.waiting - 1, self.runs - 1))
 
 
@@ -155,8 +153,7 @@ class SharedApp(Policy):
         self.limits = Limits()
 
     def worker_environment(self) -> dict[str, str]:
-        """Visitors' limits, and no token, because a visitor must not read private or gated
-        repositories with the owner's."""
+        """Visitors' limits, and no token: the owner's would open private and gated repositories."""
         names = filter(lambda name: name.startswith("FINETUNE_MAX_"), os.environ)
         chosen_freely = {ANY_CHECKPOINT: "1"} if self.any_checkpoint else {}
         no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": ""}
@@ -193,8 +190,7 @@ class Identities:
         self._lock = threading.Lock()
 
     def issue(self, address: str) -> str:
-        """Issue a token for a request from an address; TooMany if the address has reached its
-        limit."""
+        """Issue a token for a request from an address; TooMany if it has reached its limit."""
         network = address  # for counting: of IPv6 the 64 bits that a household is given
         with contextlib.suppress(ValueError):
             parsed = ipaddress.ip_address(address)
@@ -206,8 +202,7 @@ class Identities:
         return f"{number}.{self._signature(number)}"
 
     def owner(self, token: str) -> str:
-        """The owner that a token proves, as named in runs; empty if the token was not issued
-        here."""
+        """The owner that a token proves, as named in runs; empty if it was not issued here."""
         number, _, signature = token.partition(".")
         if not signature or not hmac.compare_digest(
             signature.encode(), self._signature(number).encode()

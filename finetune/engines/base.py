@@ -33,8 +33,7 @@ _WATCH = 1.0  # seconds between two checks of the parent process
 
 
 class EngineSpec(BaseModel, frozen=True, defer_build=True):
-    """`engine.json` in a run's folder: the run's engine and its present attempt. A run without one
-    is carried out on this machine."""
+    """`engine.json` in a run's folder: its engine and its attempt; this machine if none."""
 
     engine: str = HERE
     options: dict[str, Any] = {}  # as the engine's `Options` reads them
@@ -219,8 +218,7 @@ class Engine:
         raise NotImplementedError
 
     def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
-        """Yield the attempt's output until it ends or the connection is lost. Called again, it
-        starts from the first line."""
+        """Yield the attempt's output from its first line, until its end or a lost connection."""
         raise NotImplementedError
 
     def stop(self, run: Run, spec: EngineSpec, now: bool = False) -> None:

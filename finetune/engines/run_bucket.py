@@ -197,8 +197,7 @@ def pack_run(run: Run, target: Path) -> None:
 
 
 def unpack_run(archive_file: Path, root: Path, run_id: str) -> Run:
-    """Unpack an archive of `pack_run` below `root`. Returns the run. A local checkpoint is put
-    where the configuration expects it."""
+    """Unpack an archive of `pack_run`. A local checkpoint is put where the configuration has it."""
     with tarfile.open(archive_file) as archive:
         archive.extractall(root, filter="data")
     run = Run(root / run_id)

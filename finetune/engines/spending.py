@@ -155,8 +155,7 @@ class BilledOptions(EngineOptions):
 
 
 class BilledEngine(Engine):
-    """An engine whose runs cost money. Its `submit` calls `reserve` before anything is billed, and
-    it notes what an attempt has cost."""
+    """An engine that costs money. It calls `reserve` before it submits, and `note` afterwards."""
 
     is_billed = True
     Options: ClassVar[type[EngineOptions]] = BilledOptions
@@ -176,8 +175,7 @@ class BilledEngine(Engine):
         return prices[spec.machine]
 
     def reserve(self, run: Run, spec: EngineSpec) -> None:
-        """Note the maximum cost of the attempt. JobError if that exceeds a limit, or the price
-        differs from the one shown."""
+        """Note the attempt's maximum cost. JobError beyond a limit, or for another price."""
         options, price = self.options(spec), self.price(spec)
         if abs(price - options.price) > 1e-6:
             # The next question shows the present price.

@@ -181,8 +181,7 @@ def hub_cache() -> Path:
 
 
 def hide_process() -> None:
-    """Hide this process's memory and environment in `/proc` from other processes of its user, and
-    disable core dumps."""
+    """Hide this process's memory and environment from its user's others; write no core dumps."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 

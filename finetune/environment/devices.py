@@ -118,8 +118,7 @@ def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
 
 
 def measurements_file() -> Path:
-    """The file of measurements of this machine's processors, alone in a folder that workers may
-    write."""
+    """The file of this machine's measurements, alone in a folder that workers may write."""
     return caches.user_cache() / "finetune" / "measured" / "processors.json"
 
 
@@ -146,8 +145,7 @@ def _processor() -> tuple[str, set[str]]:
 
 
 def _measure_bf16_gain() -> float:
-    """Measure the speed of a layer's product in bf16, relative to fp32; takes a tenth of a
-    second."""
+    """Measure the speed of a layer's product in bf16, relative to fp32, in a tenth of a second."""
     import torch
 
     seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}

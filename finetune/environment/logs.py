@@ -34,8 +34,7 @@ class _UnsignedRecord(logging.LogRecord):
 
 
 def hide_signatures() -> None:
-    """Remove signed addresses from all log records of this process, including those of
-    libraries."""
+    """Remove signed addresses from all log records of this process and its libraries."""
     logging.setLogRecordFactory(_UnsignedRecord)
 
 

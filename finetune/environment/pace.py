@@ -80,8 +80,7 @@ def layer_flops(hidden: int, wide: int, tokens: int, length: int) -> float:
 
 
 def _measure(kind: str) -> Pace:
-    """Time a BERT layer: one row gives the overhead, a batch gives the rate. On a CPU also time the
-    optimizer."""
+    """Time a BERT layer: one row for the overhead, a batch for the rate; on a CPU also AdamW."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -9,7 +9,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent  # holds `finetune/` and `a
 
 
 def python_path() -> str:
-    """`PYTHONPATH` of a child process, which may run in another folder; this project comes
-    first."""
+    """`PYTHONPATH` of a child process in any folder; this project comes first."""
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return os.pathsep.join(map(os.path.abspath, paths))

@@ -103,8 +103,7 @@ def _fail(run: Run, error: FinetuneError) -> None:
 
 
 def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
-    """Return the accelerators a run would get now; empty if it gets all or runs on another engine.
-    None if its engine has no place."""
+    """Return the accelerators that a run gets; empty: all, or another engine. None: no place."""
     accelerators, config, name = devices.list_accelerators(), run.config(), read_spec(run).engine
     others = [other for other in running if read_spec(other).engine == name]
     if (places := engine_of(run).places) is not None:

@@ -79,8 +79,7 @@ def named_run(name: Path, root: Path) -> Run:
 
 
 def as_run(run: Run | Path | str) -> Run:
-    """Find a run by its folder, or by its id or name in the default folder; NoSuchRun if there is
-    none. A `Run` is returned as it is."""
+    """Find a run by its folder, or its id or name in the default folder, or raise NoSuchRun."""
     if isinstance(run, Run):
         return run
     if not isinstance(run, str | Path) or not str(run):
@@ -268,8 +267,7 @@ def _is_fold(run: Run) -> bool:
 
 
 def _score(run: Run) -> float:
-    """The score by which the run has chosen its best model, the greater the better; below all
-    others if it has not finished."""
+    """The score of the run's best model, the greater the better; -inf if it has not finished."""
     summary = run.state()
     if summary.status != "finished" or summary.best is None:
         return float("-inf")

@@ -205,8 +205,7 @@ def all_runs(store: RunStore, study: Study) -> list[Run]:
 
 
 def delete_search(store: RunStore, study: Study, token: str = "") -> None:
-    """Remove a search with all its runs, ending those that train. `token` is of the Hub, to remove
-    the runs' data there."""
+    """Remove a search and its runs, ending those that train. `token` is of the Hub."""
     study.end()  # nothing more begins
     with study.lock().acquire(timeout=_PATIENCE):
         for run in all_runs(store, study):
@@ -232,8 +231,7 @@ def has_position(study: Study, row: TrialRow) -> bool:
 
 
 def axis(study: Study, name: str) -> Range | Choices:
-    """Return what a field's axis shows: what is drawn, and the first trial's value, which may lie
-    outside."""
+    """Return what a field's axis shows: the drawn values, and the first trial's if outside."""
     drawn = study.settings.space[name]
     if name not in study.outside:
         return drawn

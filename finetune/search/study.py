@@ -234,8 +234,7 @@ class Study:
         return trial.state == self.states.RUNNING and Noted.RUN not in trial.user_attrs
 
     def writable(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
-        """Return a running trial, to report scores and set attributes. `ask` alone gives one only
-        to the process that drew it."""
+        """Return a running trial to report scores of; `ask` gives it only to who drew it."""
         import optuna
 
         return optuna.trial.Trial(self.optuna_study, trial._trial_id)

@@ -67,8 +67,7 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
 
 
 def choose_precision(setting: str) -> str:
-    """Return Accelerate's word for a `mixed_precision`. `auto` takes what the hardware is fastest
-    in."""
+    """Return Accelerate's word for a `mixed_precision`; `auto` is the hardware's fastest."""
     return devices.trains_in() if setting == "auto" else setting
 
 

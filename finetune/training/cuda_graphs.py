@@ -66,8 +66,7 @@ class Recorder:
             current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
-        """Record work without running it. Returns a function that runs it, and its outputs, which
-        each run overwrites."""
+        """Record work without running it. Returns its replay and the outputs that it overwrites."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         generator = torch.cuda.default_generators[self._device.index or 0]
         random = generator.clone_state()
@@ -346,8 +345,7 @@ def _first_cause(error: BaseException) -> BaseException:
 
 
 def closeness(precision: str) -> float:
-    """Return how far a graph's results may be from those of the work, in Accelerate's word for a
-    precision."""
+    """Return how far a graph's results may be from the work's in one of Accelerate's precisions."""
     return _CLOSE if precision == "no" else _CLOSE_IN_HALF
 
 
@@ -357,8 +355,7 @@ def recorder_of(device: torch.device) -> Recorder | None:
 
 
 def recorder_for(config: RunConfig, accelerator: Accelerator, model: Any) -> Recorder | None:
-    """Return the recorder of a run; None without a GPU, or if its steps cannot be recorded, which
-    the log then says."""
+    """Return the recorder of a run; None without a GPU, or if its steps cannot be recorded."""
     if accelerator.device.type != "cuda":
         return None
     if reason := obstacle(config, accelerator, model):

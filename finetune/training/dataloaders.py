@@ -152,8 +152,7 @@ def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
 
 
 def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | None:
-    """Return the multiple that batch lengths are rounded up to, if they may have `longest` tokens.
-    None: no rounding."""
+    """Return what lengths up to `longest` are rounded up to a multiple of; None: no rounding."""
     multiple = config.pad_to_multiple_of
     if multiple < 0:
         multiple = 0 if precision == "no" else 8  # which tensor cores want
@@ -162,8 +161,7 @@ def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | N
 
 
 def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Return token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes
-    `labels`."""
+    """Return token ids cut to `max_length`, unpadded, and `labels`, in place of sentences."""
     texts = [name for name in ("sentence1", "sentence2") if name in split.column_names]
 
     longest = checkpoints.characters_read(max_length)
@@ -191,8 +189,7 @@ def balanced_class_weights(counts: list[int]) -> torch.Tensor:
 def check_tokens(
     batches: Loaders, tokenizer: PreTrainedTokenizerBase, checkpoint: str, embeddings: int
 ) -> None:
-    """Check that the tokenizer knows the pairs, and the weights have embeddings for their
-    tokens."""
+    """Check that the tokenizer knows the pairs, and that the weights know its tokens."""
     train: Any = batches.train.dataset
     validation: Any = batches.validation.dataset
     sample = np.random.default_rng(0).permutation(len(train))[:_SAMPLE]

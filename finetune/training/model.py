@@ -286,8 +286,7 @@ class OutputLayer(nn.Linear):
 
 
 def find_output_layer(model: Any, outputs: int) -> str:
-    """Return the path of the last linear layer outside the encoder with so many outputs; "" if
-    there is none."""
+    """Return the path of the last linear layer outside the encoder with so many outputs, or ""."""
     encoder, found = f"{model.base_model_prefix}.", ""
     for path, module in model.named_modules():
         of_head = isinstance(module, nn.Linear) and not path.startswith(encoder)

@@ -99,8 +99,7 @@ def resolve(
 
 
 def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tuple[int, int]:
-    """Return optimizer steps per epoch and in all; `batches_per_epoch` are those of each
-    process."""
+    """Return optimizer steps per epoch and in all, from each process's batches per epoch."""
     per_epoch = math.ceil(batches_per_epoch / config.gradient_accumulation_steps)
     if config.max_steps > 0:
         return per_epoch, config.max_steps

@@ -93,8 +93,7 @@ class Step:
 
 
 def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """Build the optimizer of all trained parameters. Biases and norms do not decay unless
-    configured."""
+    """Build the optimizer of all trained parameters. By default biases and norms do not decay."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     least = 0 if config.decay_biases_and_norms else 2  # dimensions of weights that decay
     groups: list[dict[str, Any]] = [{"params": [p for p in trained if p.ndim >= least]}]
