@@ -184,7 +184,7 @@ class Engine:
     @classmethod
     def check_config(cls, config: RunConfig) -> None:
         """Raise a `FinetuneError` if the engine cannot carry out a run of this configuration."""
-        if config.accelerate_config:
+        if cls.is_remote and config.accelerate_config:
             raise JobError(
                 "accelerate_config is {file!r}, and no launcher reads it on another engine.",
                 "Leave it empty.",

@@ -26,10 +26,6 @@ class LocalEngine(Engine):
     places = None
     is_remote = False
 
-    @classmethod
-    def check_config(cls, config: RunConfig) -> None:
-        """Accept every configuration."""
-
 
 ENGINES: dict[str, type[Engine]] = {each.name: each for each in (LocalEngine, HubJobs, RayCluster)}
 _tokens: dict[str, str] = {}  # of the Hub, by the id of a run or a search; in memory only
@@ -115,13 +111,6 @@ def may_be_under_way(run: Run) -> bool:
     return spec.is_unheard and (
         not engine_of(run).is_billed or spending.spent_in(run, spec.attempt) > 0
     )
-
-
-def end_unheard(run: Run, token: str = "") -> None:
-    """End an attempt whose start was not heard of, or that is missing, if it may be at work."""
-    spec = read_spec(run)
-    if spec.missing or may_be_under_way(run):
-        open_engine(spec, token).remove(run, spec)
 
 
 def remove(run: Run, token: str = "") -> None:

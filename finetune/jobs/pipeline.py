@@ -115,7 +115,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     meter = UsageMeter(accelerator.device)
     for event in work.fit():
         if isinstance(event, events.Stepped):
-            event = event.model_copy(update=meter.read()._asdict())
+            event = event.model_copy(update=meter.read())
         finished = event if isinstance(event, events.Finished) else None
         if finished is None:
             tracker(event)

@@ -155,9 +155,10 @@ def resume_price(run: Run) -> BilledOptions | None:
 
 def move_run(store: RunStore, run: Run, spec: EngineSpec, token: str = "") -> None:
     """Let a run that is not running go on with another spec."""
-    config = run.config()
+    config, former = run.config(), read_spec(run)
     registry.check_config(config, spec)
-    registry.end_unheard(run, token)
+    if former.missing or registry.may_be_under_way(run):
+        registry.open_engine(former, token).remove(run, former)
     if registry.find_engine(spec.engine).is_remote:
         run.replace_config(cost.with_checkpoints(store, config))
     write_spec(run, spec.after(read_spec(run)))

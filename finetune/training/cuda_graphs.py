@@ -33,7 +33,7 @@ _MOST_WIDTHS = 32  # if a configuration decides on them; each takes a graph
 _WARM_UPS = 3  # runs before the first recording, as PyTorch's notes do
 # How far results of a graph may be from those of the work, relative to their size: it adds in
 # another order at most. Another draw of random numbers changes a gradient by a third.
-_CLOSE, _CLOSE_IN_HALF = 1e-3, 3e-2
+CLOSE, CLOSE_IN_HALF = 1e-3, 3e-2
 _TRIAL_RATE = 1e-3  # the learning rate at which steps are compared
 
 
@@ -110,7 +110,7 @@ class Recorded:
         recorder: Recorder,
         log: Callable[[str], object] = lambda line: None,
         given_up: Callable[[str], object] = lambda reason: None,
-        close: float = _CLOSE_IN_HALF,
+        close: float = CLOSE_IN_HALF,
     ) -> None:
         self._work, self._log, self._given_up, self._close = work, log, given_up, close
         self._recorder: Recorder | None = recorder
@@ -342,11 +342,6 @@ def _first_cause(error: BaseException) -> BaseException:
     while error.__context__ is not None:
         error = error.__context__
     return error
-
-
-def closeness(precision: str) -> float:
-    """Return how far a graph's results may be from the work's in one of Accelerate's precisions."""
-    return _CLOSE if precision == "no" else _CLOSE_IN_HALF
 
 
 def recorder_of(device: torch.device) -> Recorder | None:

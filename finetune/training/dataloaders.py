@@ -89,30 +89,20 @@ def build_loaders(
         sampler = LengthGroupedSampler(size, lengths=lengths, generator=order)
     if either_order:
         sampler = EitherOrderSampler(sampler, rows)
+
+    def loader(split: TokenizedSplit, rows: int, drawn: torch.Generator, sampler: Any) -> Any:
+        # From pinned memory if a GPU has no room for the split, which makes the batches itself.
+        pinned = device is not None and device.type == "cuda" and not split.on_device
+        return DataLoader(
+            split, rows, sampler=sampler, collate_fn=lambda batch: batch, generator=drawn,
+            pin_memory=pinned,
+        )  # fmt: skip
+
     return Loaders(
-        _loader(training, size, order, device, sampler),
-        _loader(validation, config.per_device_eval_batch_size, evaluation, device),
+        loader(training, size, order, sampler),
+        loader(validation, config.per_device_eval_batch_size, evaluation, None),
         balanced_class_weights(pairs.counts["train"]) if config.class_weights != "none" else None,
         either_order,
-    )
-
-
-def _loader(
-    split: TokenizedSplit,
-    size: int,
-    generator: torch.Generator,
-    device: torch.device | None,
-    sampler: Any = None,
-) -> DataLoader[Any]:
-    """Build the loader of a split, from pinned memory if a GPU has no room for it."""
-    pinned = device is not None and device.type == "cuda" and not split.on_device
-    return DataLoader(
-        split,
-        size,
-        sampler=sampler,
-        collate_fn=lambda batch: batch,  # as `TokenizedSplit` has made it
-        generator=generator,
-        pin_memory=pinned,
     )
 
 

@@ -53,10 +53,9 @@ class Step:
         recorder = cuda_graphs.recorder_for(config, accelerator, model)
         if recorder is not None:
             self._keeps_gradients = config.gradient_accumulation_steps > 1
-            options: dict[str, Any] = {
-                "log": print, "given_up": self._give_up_graphs,
-                "close": cuda_graphs.closeness(accelerator.mixed_precision),
-            }  # fmt: skip
+            half = accelerator.mixed_precision != "no"
+            close = cuda_graphs.CLOSE_IN_HALF if half else cuda_graphs.CLOSE
+            options: Any = {"log": print, "given_up": self._give_up_graphs, "close": close}
             self.predict = Recorded(self._predict, recorder, **options)
             self.add_gradient = RecordedStep(
                 self._add_gradient, recorder, self._loss, optimizer, accelerator.scaler,
