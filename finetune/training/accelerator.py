@@ -31,16 +31,12 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
         ConfigError: if the hardware lacks the requested precision, or a tracker its package.
     """
     import torch
-    from accelerate import Accelerator
-    from accelerate.utils import (
-        AutocastKwargs,
-        DataLoaderConfiguration,
-        TorchDynamoPlugin,
-        set_seed,
-    )
+    from accelerate import Accelerator, utils
 
     on_gpu = torch.cuda.is_available()
-    compiled = TorchDynamoPlugin(backend="inductor", dynamic=True) if config.torch_compile else None
+    compiled = None
+    if config.torch_compile:
+        compiled = utils.TorchDynamoPlugin(backend="inductor", dynamic=True)
     try:
         accelerator = Accelerator(
             **(tracker_settings(config, folder) if folder is not None else {}),
@@ -50,8 +46,8 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             dynamo_plugin=compiled,
             # A model uses each weight once, and a recorded step may not read casts from a cache.
-            kwargs_handlers=[AutocastKwargs(cache_enabled=False)] if on_gpu else [],
-            dataloader_config=DataLoaderConfiguration(non_blocking=on_gpu),
+            kwargs_handlers=[utils.AutocastKwargs(cache_enabled=False)] if on_gpu else [],
+            dataloader_config=utils.DataLoaderConfiguration(non_blocking=on_gpu),
         )
     except ValueError as error:
         problem = _(
@@ -62,7 +58,7 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
         raise ConfigError({"mixed_precision": problem}) from error
     if accelerator.device.type == "cuda":
         torch.set_float32_matmul_precision(choose_tf32(config))
-    set_seed(config.seed, deterministic=config.deterministic)
+    utils.set_seed(config.seed, deterministic=config.deterministic)
     return accelerator
 
 
