@@ -82,8 +82,9 @@ def read_spec(run: Run) -> EngineSpec:
         return EngineSpec()
 
 
-def write_spec(run: Run, spec: EngineSpec) -> EngineSpec:
-    """Write a run's spec. Returns it."""
+def write_spec(run: Run, spec: EngineSpec, **changes: Any) -> EngineSpec:
+    """Write a run's spec with some values changed. Returns it."""
+    spec = spec.model_copy(update=changes)
     disk.write_atomically(run.folder / SPEC, spec.to_json())
     return spec
 

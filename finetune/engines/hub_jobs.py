@@ -214,7 +214,7 @@ class HubJobs(BilledEngine):
         """Upload the job's files into the bucket, and note its owner in the run's spec."""
         bucket = self._bucket_of(run, spec, namespace)
         kept_in = tuple(dict.fromkeys((*spec.kept_in, namespace)))
-        write_spec(run, spec.model_copy(update={"kept_in": kept_in}))
+        write_spec(run, spec, kept_in=kept_in)
 
         def send() -> None:
             name = f"{namespace}/{_BUCKET}"

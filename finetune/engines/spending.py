@@ -179,8 +179,7 @@ class BilledEngine(Engine):
         options, price = self.options(spec), self.price(spec)
         if abs(price - options.price) > 1e-6:
             # The next question shows the present price.
-            shown = {**spec.options, "price": price}
-            write_spec(run, spec.model_copy(update={"options": shown}))
+            write_spec(run, spec, options={**spec.options, "price": price})
             raise JobError(
                 "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
                 "Look at the new price and start again.",
