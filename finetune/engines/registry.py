@@ -101,7 +101,8 @@ def billed_options(spec: EngineSpec) -> BilledOptions | None:
     """Return the options of an engine spec whose job costs something; None for others."""
     engine = find_engine(spec.engine)
     if issubclass(engine, BilledEngine) and spec.options.get("price"):
-        return engine.options(spec)
+        options: BilledOptions = engine.options(spec)
+        return options
     return None
 
 
