@@ -1,7 +1,5 @@
 """`RunConfig` as options of the command line."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence

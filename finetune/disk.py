@@ -5,8 +5,6 @@ For the same full disk, libraries raise different errors: `OSError`, or in torch
 numpy an exception with only a text. `writing` turns all of them into one error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

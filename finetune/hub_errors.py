@@ -1,8 +1,6 @@
 """Errors of the Hub and its clients: their cause, a fact and a remedy for people, and when to
 retry."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How a hyperparameter is declared, and what is wrong with a value of it, in words for people."""
 
-from __future__ import annotations
-
 import re
 import reprlib
 import shlex

@@ -1,7 +1,5 @@
 """Uploaded files, stored by their contents and names: the same files are one upload."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -4,8 +4,6 @@ Code, data and results travel in a private bucket of the user's; events come ove
 token is an argument here and a secret of the job; it stands in no file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time

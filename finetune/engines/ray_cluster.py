@@ -6,8 +6,6 @@ checkpoints into the run's folder itself; the worker here only checks that all p
 Ray itself is imported when it is needed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

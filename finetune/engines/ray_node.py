@@ -1,7 +1,5 @@
 """Code that is sent as is to a Ray cluster's machines, so it imports nothing of this project."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

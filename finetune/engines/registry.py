@@ -1,7 +1,5 @@
 """The available engines, and functions that delegate to the engine of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -9,8 +9,6 @@
 A bucket is no disk: the machine trains on its own disk and sends whole files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

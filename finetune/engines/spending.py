@@ -5,8 +5,6 @@ An attempt's maximum cost is noted before it begins, its actual cost after it en
 for an attempt counts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -9,8 +9,6 @@ position in the job's own `events.jsonl`. It shows repeated and missing lines. A
 job goes to the run's log.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil

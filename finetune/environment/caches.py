@@ -1,8 +1,6 @@
 """Set environment variables that libraries read: a writable cache, threads, and no progress bars,
 colours or reports."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

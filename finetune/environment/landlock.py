@@ -5,8 +5,6 @@ numbers are the same on every architecture.
 Source: https://docs.kernel.org/userspace-api/landlock.html
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

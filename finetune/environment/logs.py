@@ -1,7 +1,5 @@
 """Keep signed download addresses out of logs: anybody who has one can fetch the file."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

@@ -1,7 +1,5 @@
 """How fast this machine trains: measured in a worker, for estimates before the first run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The folder of this project, and the module path of its child processes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

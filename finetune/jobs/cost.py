@@ -3,8 +3,6 @@
 Takes a moment: it reads only data on this disk (data checks, earlier runs, a checkpoint's headers).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable

@@ -1,8 +1,6 @@
 """Checkpoints on this disk: the memory that training one takes, estimated from its headers, and the
 removal of those that no run needs."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ The token reaches the worker through its standard input: no argument, file or en
 `<run>/exports/onnx/files/` gets the exported files.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Training runs: start, resume, stop and delete them, and tell their state."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 A warm worker imports all and waits for a run that needs no Hub, so that training begins at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

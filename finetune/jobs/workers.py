@@ -8,8 +8,6 @@ these are chosen, comes from the process that starts it, not from the job's fold
 worker of the same run may have written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

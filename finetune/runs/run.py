@@ -11,8 +11,6 @@
     tensorboard/    event files, if report_to asks for them
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

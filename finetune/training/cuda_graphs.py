@@ -7,8 +7,6 @@ replay. Each new graph is compared with the work that it stands for before it is
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

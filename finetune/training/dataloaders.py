@@ -5,8 +5,6 @@ first batch is described as the model reads it.
 Source: https://huggingface.co/learn/llm-course/chapter3/2 and, for the shapes, /chapter3/4.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

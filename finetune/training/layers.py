@@ -4,8 +4,6 @@ Only the layers of BERT and its kin are known, by the names of their parts. Repl
 for equal answers of the whole model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Source: https://huggingface.co/learn/llm-course/chapter3/4
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator

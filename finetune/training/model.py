@@ -9,8 +9,6 @@ Its rows have a meaning only under the names they were trained for. A single out
 the logit of a yes, as of rerankers and other cross-encoders (https://sbert.net).
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import shutil

@@ -1,8 +1,6 @@
 """What a configuration leaves open: batch size, learning rate, steps, steps between evaluations.
 Imports no torch, so that estimates can use it."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """The optimizer with its schedule, and what is computed of a batch: its gradient with the step, and
 predictions."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math
