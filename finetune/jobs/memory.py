@@ -173,11 +173,6 @@ def _first_number(config: Mapping[str, Any], *names: str) -> int:
 _READERS = ("checks", "probes")  # folders of jobs that read checkpoints
 
 
-def is_downloaded(checkpoint: str) -> bool:
-    """True if a checkpoint's weights are on this disk."""
-    return read_shape(checkpoint) is not None
-
-
 def may_remove(store: RunStore) -> bool:
     """True if the store's visitor may see and remove what was downloaded: on one's own machine, or
     as an administrator of a shared app."""
