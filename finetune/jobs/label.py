@@ -5,8 +5,6 @@ each of their rows in `rows-1.npy`, and what `labels.labelling` reads. Its job `
 groups of its texts in `result-1.csv` and `report.json`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -36,14 +34,7 @@ from finetune.inference import result_files
 from finetune.jobs import background, check
 from finetune.jobs.background import BackgroundJob, Report
 from finetune.labels import candidates, groups
-from finetune.labels.labelling import (
-    CHOSEN,
-    RANDOM,
-    SAME,
-    Item,
-    Labelling,
-    write_deck,
-)
+from finetune.labels.labelling import CHOSEN, RANDOM, SAME, Item, Labelling, write_deck
 from finetune.messages import message as _
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run
