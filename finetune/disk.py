@@ -132,11 +132,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append a line with a single write, so that lines of two processes never mix. A partial line
-    that a killed process left is ended first, so that it does not spoil the new one.
-
-    Raises:
-        OSError: if the line cannot be written; no part of it is.
-    """
+    that a killed process left is ended first, so that it does not spoil the new one. OSError if
+    the line cannot be written; no part of it is."""
     with path.open("ab+", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
@@ -250,11 +247,7 @@ def read_as(kind: type[_T], path: Path) -> _T | None:
 
 
 def read_cached(path: Path, parse: Callable[[str], _T]) -> _T:
-    """Read and parse a file, once for each version of the file.
-
-    Raises:
-        OSError: if it cannot be read; and whatever `parse` raises.
-    """
+    """Read and parse a file, once for each version of the file. OSError if it cannot be read."""
     status = path.stat()
     return cast(_T, _parsed(parse, str(path), status.st_ino, status.st_mtime_ns, status.st_size))
 

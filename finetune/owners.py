@@ -132,12 +132,8 @@ class Policy:
         return {}
 
     def identify(self, user: str = "", browser: str = "") -> Visitor:
-        """The visitor that a request comes from.
-
-        Args:
-            user: the name of a signed-in user, as proven by the sign-in.
-            browser: the owner that an issued token has proven.
-        """
+        """The visitor that a request comes from: a signed-in `user`, as proven by the sign-in, or
+        the `browser`, as the owner that an issued token has proven."""
         return LOCAL_USER
 
 

@@ -19,13 +19,8 @@ LINGER = 60.0  # seconds to keep an ended process's output if nobody asks for it
 
 
 def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str, Any]:
-    """Describe this machine as a run would find it.
-
-    Args:
-        file: a file of the run's folder, which should be readable here.
-        source: the folder that holds this project.
-        packages: names of packages to report versions of.
-    """
+    """Describe this machine as a run would find it: whether a `file` of the run's folder can be
+    read, and the `source` folder of this project is here, with the versions of some packages."""
     text = ""
     with contextlib.suppress(OSError):
         text = Path(file).read_text(encoding="utf-8")

@@ -79,13 +79,9 @@ def carry_out(
     describe: Describe = lambda event: "",
     open_engine: Callable[[EngineSpec, str], Engine] = registry.open_engine,
 ) -> int:
-    """Carry a run out on the engine of its spec, as its worker. Returns the exit status.
-
-    Args:
-        show: called with every event that is written.
-        describe: returns the lines that `show` writes for an event. The attempt's log repeats
-            them; there they are not printed.
-    """
+    """Carry a run out on the engine of its spec, as its worker. Returns the exit status. `show` is
+    called with every event that is written; `describe` returns the lines that it writes, which are
+    not printed again if they are in the attempt's log."""
     try:
         spec = read_spec(run)
         registry.check_config(run.config(), spec)

@@ -107,11 +107,7 @@ class Confinement:
 
     def enter(self) -> None:
         """Confine this process and its children, irrevocably. Does nothing if the kernel has no
-        Landlock.
-
-        Raises:
-            OSError: if the process cannot be confined, for example because it has several threads.
-        """
+        Landlock. OSError if it cannot be confined, for example because it has several threads."""
         if not landlock.abi():
             return
         landlock.restrict(

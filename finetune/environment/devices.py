@@ -96,11 +96,9 @@ def trains_in(device: Any = None) -> str:
 
 def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
     """True if this machine's processor should compute in bf16. If it was not measured yet,
-    `measure` is called; without `measure`, its flags decide.
-
-    Some processors have the instructions but are slower with them. The measurement is kept in the
-    user's cache, so that all processes and a resumed run agree.
-    """
+    `measure` is called; without `measure`, its flags decide. Some processors have the instructions
+    but are slower with them. The measurement is kept in the user's cache, so that all processes and
+    a resumed run agree."""
     name, flags = _processor()
     if not {"avx512_bf16", "amx_bf16"} & flags:
         return False

@@ -45,11 +45,9 @@ class Terminated(BaseException):
 
 
 class StopSwitch:
-    """Stop requests of this run: its STOP file, SIGTERM, or Ctrl-C in a terminal.
-
-    Before training, or if it is the second, a signal ends the work at once. During training, the
-    loop ends itself after its current step.
-    """
+    """Stop requests of this run: its STOP file, SIGTERM, or Ctrl-C in a terminal. Before training,
+    or if it is the second, a signal ends the work at once. During training, the loop ends itself
+    after its current step."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._signalled, self._parent = run, False, os.getppid()

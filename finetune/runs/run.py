@@ -137,11 +137,9 @@ class Run(JobFolder):
         return (self.folder / "config.json").is_file()
 
     def state(self) -> RunSummary:
-        """The state of the run, from its events, its worker's lock and the queue.
-
-        Its `saved_step` is that of the model in `best/`, which after a crash may be later than the
-        last checkpoint; a resumed run reaches it again.
-        """
+        """The state of the run, from its events, its worker's lock and the queue. Its `saved_step`
+        is that of the model in `best/`, which after a crash may be later than the last checkpoint;
+        a resumed run reaches it again."""
         waits = self.id in Queue(self.folder.parent).waiting()  # first: its worker may remove it
         state, step = self._state_as(RunSummary), self.best_step()
         if step is not None or not self.has_model():

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
 def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerator:
     """Create Accelerate's engine for a configuration and seed every random generator. Adds the
-    requested trackers if a folder for their files is given.
-
-    Raises:
-        ConfigError: if the hardware lacks the requested precision, or a tracker its package.
-    """
+    requested trackers if a folder for their files is given. ConfigError if the hardware lacks the
+    requested precision, or a tracker its package."""
     import torch
     from accelerate import Accelerator, utils
 
@@ -119,10 +116,8 @@ def tracker_settings(config: RunConfig, folder: Path) -> dict[str, Any]:
 class Tracker:
     """Logs a run's events. Created on every rank, because Accelerate picks the one that writes.
 
-    A tracker that fails during the run is dropped with a line in the log.
-
-    Raises:
-        ConfigError: if the tracker cannot start for lack of a login or a network.
+    A tracker that fails during the run is dropped with a line in the log. ConfigError if it cannot
+    start for lack of a login or a network.
     """
 
     def __init__(self, accelerator: Accelerator, config: RunConfig, title: str) -> None:

@@ -121,11 +121,8 @@ class EitherOrderSampler(Sampler[int]):
 
 
 def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
-    """Return the training pairs, followed by the swapped pairs if a run reads them.
-
-    Raises:
-        DataError: if swapped pairs are asked for single sentences.
-    """
+    """Return the training pairs, followed by the swapped pairs if a run reads them. DataError if
+    they are asked for, and these are single sentences."""
     train = pairs.splits["train"]
     if not (either_order or config.swap_augmentation):
         return train
@@ -303,11 +300,8 @@ def _flat(column: pa.ChunkedArray, folder: Path | None) -> NDArray[Any]:
 
 
 def describe_batch(batch: Mapping[str, Any], tokenizer: Any, target: Target) -> events.FirstBatch:
-    """Describe a batch. Draws no random number and waits for the device once.
-
-    Args:
-        batch: tensors of shape (examples, tokens) by name, `labels` of shape (examples, ...).
-    """
+    """Describe a batch: tensors of shape (examples, tokens) by name, and `labels` of shape
+    (examples, ...). Draws no random number and waits for the device once."""
     rows = {name: tensor.tolist() for name, tensor in batch.items()}
     ids = rows["input_ids"]
     width = len(ids[0])

@@ -143,11 +143,8 @@ def choose_attention(requested: str, device: torch.device, half: bool, max_lengt
 
 
 def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
-    """Apply a configuration's gradient checkpointing, LoRA and freezing to a model.
-
-    Without dropout, the last layer skips work whose result the head does not read. Returns the
-    model, or a `PeftModel` for LoRA.
-    """
+    """Apply a configuration's gradient checkpointing, LoRA and freezing to a model. Returns it or
+    a `PeftModel`. Without dropout, the last layer skips work that the head does not read."""
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.use_lora:
