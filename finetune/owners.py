@@ -169,15 +169,9 @@ def policy() -> Policy:
 
 
 class Identities:
-    """Identities of browsers: each is a random number and its signature.
-
-    The number of identities for an address is limited, because limits for each visitor mean nothing
-    if visitors can be created freely.
-
-    Args:
-        root: the folder of runs; the key is created there when it is first needed.
-        clock: monotonic seconds.
-    """
+    """Identities of browsers: each is a random number and its signature, by a key that is created
+    in the folder of runs when it is first needed. The number of identities for an address is
+    limited, because limits for each visitor mean nothing if visitors can be created freely."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root

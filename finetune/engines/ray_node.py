@@ -35,15 +35,9 @@ def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str
 
 
 class RankProcess:
-    """An actor that starts one process of a run on its machine, keeps its output and its exit code.
-
-    Args:
-        head: the name of the actor of rank 0.
-        ranks: number of the run's processes.
-        arguments: of Python.
-        variables: of the process's environment.
-        source: the folder that holds this project.
-    """
+    """An actor that starts one of the `ranks` processes of a run on its machine, keeps its output
+    and its exit code. `head` is the name of the actor of rank 0; Python gets the `arguments` and
+    `variables`, and finds this project in the folder `source`."""
 
     def __init__(
         self, head: str, rank: int, ranks: int, arguments: list[str],

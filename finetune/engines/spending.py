@@ -73,11 +73,8 @@ def spent_today(root: Path, owner: str) -> float:
 
 def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> None:
     """Note an attempt's maximum cost. Attempts that begin at the same time see each other's notes.
-
-    Raises:
-        JobError: if that exceeds the limit for its run or for a day.
-        StoreError: if the note cannot be written and read back; without it the limits do not hold.
-    """
+    JobError if it exceeds the limit for its run or for a day, StoreError if the note cannot be
+    written and read back; without it the limits do not hold."""
     root = run.folder.parent
     with FileLock(root / _LOCK):
         note(run, attempt, 0.0)  # an earlier try may have noted it

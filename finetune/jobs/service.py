@@ -37,12 +37,8 @@ def start_run(
 def start_runs(
     store: RunStore, planned: Sequence[PlannedRun], spec: EngineSpec | None = None, token: str = ""
 ) -> list[Run]:
-    """Create several runs, to be carried out one after the other.
-
-    Args:
-        spec: the engine that carries them out; this machine if None.
-        token: of the Hub, for an engine that asks it.
-    """
+    """Create several runs, to be carried out one after the other on the engine of `spec`, or on
+    this machine if None. `token` is of the Hub, for an engine that asks it."""
     configs = [one.config for one in planned]
     if spec is not None and registry.find_engine(spec.engine).is_remote:
         configs = [cost.with_checkpoints(store, config) for config in configs]

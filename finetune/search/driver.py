@@ -53,13 +53,9 @@ def begin_search(
     parallel: int = 1,
     **options: object,
 ) -> Study:
-    """Create a study whose first trial is the configuration; `advance` starts it.
-
-    Args:
-        spec: the engine that carries out the trials; this machine if None.
-        token: of the Hub, for an engine that asks it.
-        options: further values of `study.Settings`.
-    """
+    """Create a study whose first trial is the configuration; `advance` starts it. `spec`, with a
+    `token` of the Hub for an engine that asks it, carries out the trials; this machine if None.
+    `options` are further values of `study.Settings`."""
     spec = spec or EngineSpec()
     if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
         raise ConfigError({"parallel": problem})

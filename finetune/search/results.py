@@ -300,11 +300,8 @@ def within_chance(
 ) -> Chance | None:
     """Return the trials that cannot be told from the best one: all were scored on the same pairs,
     so the interval of the paired difference decides, without selection bias. A trial whose
-    predictions are gone counts if its score lies in the best one's interval.
-
-    None for a loss, which has no interval, if the best trial's evaluation cannot be read, or if no
-    other trial has finished.
-    """
+    predictions are gone counts if its score lies in the best one's interval. None for a loss, which
+    has no interval, if the best trial's evaluation cannot be read, or if no other has finished."""
     others = [
         row for row in rows
         if row.state == "finished" and row is not best and row.score is not None

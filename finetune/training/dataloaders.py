@@ -162,11 +162,8 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
 
 
 def balanced_class_weights(counts: list[int]) -> torch.Tensor:
-    """Return weights inverse to frequency: rows / (classes x rows of the class); 0 for an empty
-    class.
-
-    Source: King and Zeng 2001, as scikit-learn's `class_weight="balanced"`.
-    """
+    """Return weights inverse to frequency: rows / (classes x rows of the class), 0 for an empty
+    class (King and Zeng 2001, as scikit-learn's `class_weight="balanced"`)."""
     present = sum(count > 0 for count in counts)
     return torch.tensor([sum(counts) / (present * count) if count else 0.0 for count in counts])
 

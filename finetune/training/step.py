@@ -19,12 +19,9 @@ from finetune.training.cuda_graphs import Batch, Outputs, Recorded, RecordedStep
 
 
 class Step:
-    """The computations of a run. On a GPU they are recorded, so none of them may wait for it.
-
-    Args:
-        model, optimizer: as Accelerate prepared them.
-        class_weights: in the loss, of shape (classes,); None: equal weights.
-    """
+    """The computations of a run, with a model and an optimizer that Accelerate prepared. On a GPU
+    they are recorded, so none of them may wait for it. `class_weights` are those of the loss, of
+    shape (classes,); None: equal weights."""
 
     def __init__(
         self,
