@@ -89,7 +89,7 @@ class CheckpointList(Panel):
         return render(
             "checkpoint_list.html",
             entries=entries,
-            here={entry.name for entry in entries if memory.is_downloaded(entry.name)},
+            here={entry.name for entry in entries if memory.read_shape(entry.name)},
             offline=self.offline,
             chosen=chosen,
             cached=model_cache.list_models() if memory.may_remove(store) else [],
@@ -100,7 +100,7 @@ class CheckpointList(Panel):
         alone."""
         mark = gettext("needs the Hub")
         return [
-            (entry.label if memory.is_downloaded(entry.name) else f"{entry.label} \u00b7 {mark}",
+            (entry.label if memory.read_shape(entry.name) else f"{entry.label} \u00b7 {mark}",
              entry.name)
             for entry in checkpoint_catalog.CHECKPOINTS
         ]  # fmt: skip
