@@ -3,8 +3,6 @@
 Names are imported when they are first used, so that `import finetune` is quick and loads no torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
         search,
         still_holds,
         train,
-    )
+    )  # fmt: skip
     from finetune.config import RunConfig
     from finetune.inference.predictor import Predictor
     from finetune.runs.run import Run
@@ -34,27 +32,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor",
-    "Run",
-    "RunConfig",
-    "RunStore",
-    "answer_when_sure",
-    "cross_validate",
-    "evaluate",
-    "gate",
-    "groups",
-    "label",
-    "list_models",
-    "load_pairs",
-    "predict",
-    "probe",
-    "push_to_hub",
-    "rank",
-    "remove_model",
-    "search",
-    "still_holds",
-    "train",
-]
+    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "cross_validate", "evaluate",
+    "gate", "groups", "label", "list_models", "load_pairs", "predict", "probe", "push_to_hub",
+    "rank", "remove_model", "search", "still_holds", "train",
+]  # fmt: skip
 _MODULES = {
     "Predictor": "inference.predictor",
     "Run": "runs.run",

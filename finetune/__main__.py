@@ -3,8 +3,6 @@
 `accelerate launch -m finetune train ...` runs the same code in several processes.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from importlib import import_module

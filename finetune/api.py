@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import FOLDS, RunConfig
+from finetune.config import RunConfig
 from finetune.data import model_cache
 from finetune.data.model_cache import CachedModel
 from finetune.engines.base import HERE
@@ -21,6 +21,7 @@ from finetune.evaluation.ranking import Ranking
 from finetune.evaluation.report import RunEvaluation
 from finetune.hub import client, publish
 from finetune.hub.publish import Pushed
+from finetune.hyperparameter import FOLDS
 from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate as evaluation_jobs

@@ -1,7 +1,5 @@
 """`RunConfig` as options of the command line."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,13 +14,8 @@ _NAMED = {"task": ("single_label_classification", "multi_label_classification", 
 def add_arguments(
     parser: argparse.ArgumentParser, names: Sequence[str] = (), absent: bool = True
 ) -> None:
-    """Add an option for each field, such as `--learning_rate 5e-5`; booleans as `--flag` and
-    `--no-flag`.
-
-    Args:
-        names: of the fields; all by default.
-        absent: True to leave fields that are not given out of the namespace; False to set defaults.
-    """
+    """Add an option for each named field, or for all, such as `--learning_rate 5e-5`; booleans as
+    `--flag` and `--no-flag`. If not `absent`, fields that are not given get their defaults."""
     defaults = RunConfig()
     described = hyperparameters()
     chosen = {name: described[name] for name in names or described}

@@ -5,18 +5,14 @@ The form, the command line, `config.json` and the model card's table are drawn f
 
 from __future__ import annotations
 
-import re
-import reprlib
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Field,
     ModelWrapValidatorHandler,
     ValidationError,
     ValidationInfo,
@@ -26,29 +22,14 @@ from pydantic import (
 
 from finetune import disk
 from finetune.errors import ConfigError
+from finetune.hyperparameter import MOST_FOLDS, Hyperparameter, Range, declare, value_problem
 from finetune.messages import message as _
-from finetune.metrics.catalog import ALL, METRICS, OPTIONAL
+from finetune.metrics.catalog import ALL, METRICS
 
 BUNDLED_DATASET = "bundled"
 BUNDLED_CHECKPOINT = "all-MiniLM-L6-v2 (bundled)"
 UPLOAD_PREFIX = "upload/"  # before the name of uploaded files
 NO_COLUMN = "(none)"  # explicitly no column or split; "" means guess
-_NOUNS = {
-    bool: _("true or false"),
-    int: _("a whole number"),
-    float: _("a number"),
-    str: _("a text"),
-}
-_NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)", re.ASCII)
-_BLANKS = {"\t": "tab", "\\t": "tab", " ": "space", "\n": "newline", "\\n": "newline"}
-_WORDS = {  # besides a single character
-    "delimiter": ("tab", "space"),
-    "quote": ("none", "escaped"),
-    "label_separator": ("auto", "none", "newline", "tab", "space", "list"),
-}
-
-_LONGEST = {"label_column": 3000}  # characters, if not 300: it may name many columns
-
 RETIRED = {"teacher": ""}  # fields of older versions -> the value that did nothing
 # All of get_scheduler's except `greedy`, which needs the loss at every step.
 Scheduler = Literal[
@@ -62,56 +43,13 @@ if TYPE_CHECKING:
 else:
     MetricName = Literal["auto", *ALL]
 
-
-@dataclass(frozen=True)
-class Range:
-    """Numbers from which a search draws, uniformly or, with `log`, uniformly in their logarithm."""
-
-    low: float
-    high: float
-    log: bool = False
-
-
-Choices = tuple[Any, ...]  # values from which a search draws
-
-
-@dataclass(frozen=True)
-class Hyperparameter:
-    """A field of `RunConfig`: its label, help and allowed values."""
-
-    help: str
-    kind: type  # bool, int, float or str
-    choices: tuple[str, ...]  # the values allowed, for a text
-    group: str  # the part of the form it belongs to
-    low: float | None  # for a number, like `high`; both are allowed
-    high: float | None
-    label: str  # in the form; by default the field's name
-    usual_range: tuple[float, ...] = ()  # of nearly all runs: others are reported, not refused
-    search: Range | Choices = ()  # what a search draws from; empty if it leaves the field alone
-    several: bool = False  # a text of several values, with blanks between them
-    # Values that are no amounts -> what they mean; in a form the first is an empty box.
-    words: Mapping[Any, str] = field(default_factory=dict)
-
-
-def _field(group: str, default: Any, *bounds: float, **details: Any) -> Any:
-    """Declare a field of `RunConfig`. `details` are of its `Hyperparameter`; `bounds` are the
-    lowest and the highest value of a number."""
-    low, high = bounds or (None, None)
-    details |= {"group": group, "low": low, "high": high}
-    return Field(default, ge=low, le=high, json_schema_extra=details)
-
-
-FOLDS, MOST_FOLDS = 5, 10  # if offered; at most
-_LEAST_RATE = 1e-8  # learning rate
+_BLANKS = {"\t": "tab", "\\t": "tab", " ": "space", "\n": "newline", "\\n": "newline"}
 _AUTOMATIC, _OFF = {0: _("Automatic")}, {0: _("Off")}
 # The groups of the form. Fields of `Expert` are shown only if a file, a flag or a program set them.
-_common = partial(_field, "Common")
-_training = partial(_field, "Training")
-_model = partial(_field, "Model")
-_evaluation = partial(_field, "Evaluation")
-_speed = partial(_field, "Speed")
-_data = partial(_field, "Data")
-_expert = partial(_field, "Expert")
+_common, _training, _model, _evaluation, _speed, _data, _expert = (
+    partial(declare, group)
+    for group in ("Common", "Training", "Model", "Evaluation", "Speed", "Data", "Expert")
+)
 
 
 class RunConfig(BaseModel):
@@ -323,18 +261,14 @@ class RunConfig(BaseModel):
     """Leave out training rows that stand in validation or test too, swapped or not."""
     fold: int = _expert(0, 0, MOST_FOLDS, words={0: _("None")})
     """Of a cross-validation, train only the model that holds out this fold."""
-    name: str = _field("Name", "")
+    name: str = declare("Name", "")
     """A name to find the run by; empty for the data's name and a number."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _refuse_other_kinds(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse a boolean for a number, and a text such as "1.000" for an integer: pydantic reads
-        it as 1, some people as a thousand."""
-        kind = hyperparameters()[str(info.field_name)].kind
-        if (isinstance(value, bool) and kind is not bool) or (kind is int and not is_whole(value)):
-            got = str(value).lower() if isinstance(value, bool) else reprlib.repr(value)
-            raise ValueError(_("must be {what}, got {value}", what=_NOUNS[kind], value=got))
+        if problem := hyperparameters()[str(info.field_name)].refusal_of_kind(value):
+            raise ValueError(problem)
         return value
 
     @field_validator("delimiter", "label_separator", mode="before")
@@ -346,61 +280,7 @@ class RunConfig(BaseModel):
     @field_validator("*")
     @classmethod
     def _check_value(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse values that are within the bounds of their field but cannot be used."""
-        name, problem = info.field_name, ""
-        if name == "use_lora" and value and info.data.get("frozen_layers"):
-            problem = _("already freezes the model; set its frozen layers to 0")
-        elif name == "dropout" and -1 < value < 0:
-            problem = _("must be from 0 to 0.9, got {dropout:g}", dropout=value)
-        elif name == "learning_rate" and 0 < value < _LEAST_RATE:
-            problem = _(
-                "must be 0 or at least {least:g}, got {value:g}", least=_LEAST_RATE, value=value
-            )
-        elif name == "max_steps" and value == 0:
-            problem = _("must be at least 1, got 0; leave it out for no limit")
-        elif name == "folds" and value == 1:
-            problem = _("must be from 2 to {most}, got 1", most=MOST_FOLDS)
-        elif name == "folds" and value and (clash := _picks_by_folds(info.data)):
-            problem = _(
-                "is {folds}: every row is scored once, nothing is picked; leave {name} out",
-                folds=value, name=clash,
-            )  # fmt: skip
-        elif name == "fold" and value > info.data.get("folds", value):
-            problem = _(
-                "is {fold}, and there are {folds} folds", fold=value, folds=info.data["folds"]
-            )
-        elif name in _WORDS and len(value) > 1 and value not in _WORDS[name]:
-            problem = _(
-                "must be one character or one of {words}, got {value}",
-                words=", ".join(_WORDS[name]), value=reprlib.repr(value),
-            )  # fmt: skip
-        elif name in ("dataset", "checkpoint") and not value:
-            problem = _("is empty; choose one")
-        elif name == "metrics" and (
-            wrong := _first_wrong(value, lambda metric: metric in METRICS or "/" in metric)
-        ):
-            names = ", ".join(metric.name for metric in OPTIONAL)
-            problem = _(
-                "must be names out of {names}, folders or owner/name, got {value}",
-                names=names, value=reprlib.repr(wrong),
-            )  # fmt: skip
-        elif name == "score_cut" and value and not _NUMBER.fullmatch(value):
-            problem = _("must be a number, got {value}", value=reprlib.repr(value))
-        elif name == "label_map" and (
-            wrong := _first_wrong(value, lambda change: "=" in change[1:])
-        ):
-            problem = _(
-                "must be changes such as old=new, quoted if they have spaces, got {entry!r}",
-                entry=wrong,
-            )
-        elif isinstance(value, str) and (
-            len(value) > (most := _LONGEST.get(str(name), 300)) or not value.isprintable()
-        ):
-            problem = _(
-                "must be printable text of at most {most:,} characters, got {value}",
-                most=most, value=reprlib.repr(value),
-            )  # fmt: skip
-        if problem:
+        if problem := value_problem(str(info.field_name), value, info.data):
             raise ValueError(problem)
         return value
 
@@ -410,7 +290,9 @@ class RunConfig(BaseModel):
         try:
             return handler(_current(values) if isinstance(values, dict) else values)
         except ValidationError as error:
-            problems = {str(entry["loc"][0]): _problem(entry) for entry in error.errors()}
+            known, other = hyperparameters(), _("is not a hyperparameter of this version")
+            found = ((str(entry["loc"][0]), entry) for entry in error.errors())
+            problems = {n: known[n].explain(entry) if n in known else other for n, entry in found}
             raise ConfigError(problems) from error
 
     @property
@@ -477,61 +359,6 @@ def retired_in(text: str | bytes) -> str:
 def _current(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values without retired ones that did nothing."""
     return {name: value for name, value in values.items() if (name, value) not in RETIRED.items()}
-
-
-def _picks_by_folds(values: Mapping[str, Any]) -> str:
-    """The first field that makes a run depend on scores of the rows it holds out; "" if none."""
-    picks = {
-        "early_stopping_patience": values.get("early_stopping_patience", 0) > 0,
-        "lr_scheduler_type": values.get("lr_scheduler_type") == "reduce_lr_on_plateau",
-        "max_eval_samples": values.get("max_eval_samples", 0) > 0,
-    }
-    return next((name for name, found in picks.items() if found), "")
-
-
-def _first_wrong(text: str, is_right: Callable[[str], bool]) -> str:
-    """The first of the words of a text that is not right; "" if all are, and the whole text if a
-    quotation mark is not closed."""
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        return text
-    return next((word for word in words if not is_right(word)), "")
-
-
-def is_whole(value: object) -> bool:
-    """False for a text that is not written as a whole number; other values may be one."""
-    return not isinstance(value, str) or re.fullmatch(r"\s*[+-]?\d+\s*", value) is not None
-
-
-def _problem(error: Any) -> str:
-    """Describe what is wrong with a value and what is allowed, from one of pydantic's errors."""
-    name, value, context = error["loc"][0], error["input"], error.get("ctx", {})
-    got = reprlib.repr(value)
-    match error["type"]:
-        case "extra_forbidden":
-            return _("is not a hyperparameter of this version")
-        case "value_error":
-            return context["error"].args[0]  # type: ignore[no-any-return]
-        case "literal_error":
-            choices = ", ".join(hyperparameters()[name].choices)
-            return _("must be one of {choices}, got {value}", choices=choices, value=got)
-        case "finite_number":
-            return _("must be a finite number, got {value}", value=got)
-        case "greater_than_equal":
-            low, number, field = context["ge"], float(value), hyperparameters()[name]
-            while low < 0 or (field.kind is int and low in field.words):  # that is no amount
-                low += 1
-            return _("must be at least {bound:g}, got {value:g}", bound=low, value=number)
-        case "less_than_equal":
-            high, number = context["le"], float(value)
-            return _("must be at most {bound:g}, got {value:g}", bound=high, value=number)
-    if isinstance(value, str) and "," in value and hyperparameters()[name].kind is float:
-        return _(
-            "must be a number with a point before its decimals and no commas, got {value}",
-            value=got,
-        )
-    return _("must be {what}, got {value}", what=_NOUNS[hyperparameters()[name].kind], value=got)
 
 
 @cache
@@ -615,12 +442,3 @@ def preset(name: str) -> dict[str, Any]:
 def is_upload(dataset: str) -> bool:
     """True if a configuration's `dataset` names an upload."""
     return dataset.startswith(UPLOAD_PREFIX)
-
-
-def too_many_steps(config: RunConfig, total: int, most: int) -> ConfigError:
-    """The error of a run with more steps than allowed."""
-    name = "max_steps" if config.max_steps > 0 else "num_train_epochs"
-    problem = _(
-        "makes {total:,} steps, and a run may take {most:,} here; lower it", total=total, most=most
-    )
-    return ConfigError({name: problem})

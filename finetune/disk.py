@@ -5,8 +5,6 @@ For the same full disk, libraries raise different errors: `OSError`, or in torch
 numpy an exception with only a text. `writing` turns all of them into one error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -76,8 +74,7 @@ def is_full(error: BaseException) -> bool:
 def failure(
     name: object, error: BaseException, kind: type[_Error], otherwise: str = ELSEWHERE
 ) -> _Error:
-    """Make an error for people: what cannot be written, why, and a remedy that ends in
-    `otherwise`."""
+    """Say what cannot be written and why, with a remedy that ends in `otherwise`."""
     reason = getattr(error, "strerror", None) or str(error)
     reason, remedy = _CAUSES.get(cause(error) or 0, (reason, _("See that it can be written")))
     return kind(
@@ -127,8 +124,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text`, so that a reader sees the old or the new text. StoreError if that
-    fails."""
+    """Replace `path` by `text`: readers see the old or the new text. StoreError if that fails."""
     with writing(path), replacing(path) as new:
         new.write_text(text, encoding="utf-8")
         sync(new)
@@ -136,11 +132,8 @@ def write_atomically(path: Path, text: str) -> None:
 
 def append_line(path: Path, line: bytes) -> None:
     """Append a line with a single write, so that lines of two processes never mix. A partial line
-    that a killed process left is ended first, so that it does not spoil the new one.
-
-    Raises:
-        OSError: if the line cannot be written; no part of it is.
-    """
+    that a killed process left is ended first, so that it does not spoil the new one. OSError if
+    the line cannot be written; no part of it is."""
     with path.open("ab+", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
@@ -161,8 +154,7 @@ def remove_partial_line(path: Path) -> None:
 
 
 def make_newest(path: Path, others: Iterable[Path]) -> None:
-    """Set the time of a file or folder to now, or just after the newest of some others: the clock
-    may have been set back."""
+    """Set a file's time to now, or just after the newest of `others` if the clock was set back."""
     newest = 0
     for other in others:
         with contextlib.suppress(OSError):  # it has just gone
@@ -203,8 +195,7 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 def standing(folder: Path) -> Path:
-    """The present place of a folder that `replace_folder` writes: its own, or that of the old one
-    after a crash."""
+    """Where the folder that `replace_folder` writes is: after a crash, where the old one is."""
     return folder if folder.exists() or not _former(folder).exists() else _former(folder)
 
 
@@ -213,8 +204,7 @@ def _former(folder: Path) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder that `replace_folder` writes, and the old one. Readers see all of it or
-    nothing."""
+    """Remove what `replace_folder` has written. Readers see all of it or nothing."""
     gone = folder.with_name(f".{folder.name}.gone")
     shutil.rmtree(_former(folder), ignore_errors=True)
     shutil.rmtree(gone, ignore_errors=True)
@@ -249,8 +239,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_as(kind: type[_T], path: Path) -> _T | None:
-    """Read a JSON file as a type that pydantic can check; None if it is missing, unreadable or
-    anything else."""
+    """Read a JSON file as a type that pydantic can check; None if that is not possible."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except (OSError, ValueError):
@@ -258,11 +247,7 @@ def read_as(kind: type[_T], path: Path) -> _T | None:
 
 
 def read_cached(path: Path, parse: Callable[[str], _T]) -> _T:
-    """Read and parse a file, once for each version of the file.
-
-    Raises:
-        OSError: if it cannot be read; and whatever `parse` raises.
-    """
+    """Read and parse a file, once for each version of the file. OSError if it cannot be read."""
     status = path.stat()
     return cast(_T, _parsed(parse, str(path), status.st_ino, status.st_mtime_ns, status.st_size))
 

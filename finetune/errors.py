@@ -3,8 +3,6 @@
 Bugs stay ordinary exceptions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from finetune.messages import Message

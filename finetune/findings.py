@@ -1,7 +1,5 @@
 """Findings of a data check, and buttons that resolve them; a page can show and JSON hold them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import field, replace

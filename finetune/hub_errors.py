@@ -1,21 +1,13 @@
 """Errors of the Hub and its clients: their cause, a fact and a remedy for people, and when to
 retry."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import errors as hub
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
 from finetune import disk, owners
@@ -79,10 +71,10 @@ _OF_STATUS = {
     412: "behind", 425: "pause", 429: "pause",
 }  # fmt: skip
 _OF_ERROR = {
-    GatedRepoError: "gated",  # a subclass of the next one
-    RepositoryNotFoundError: "missing",
-    RevisionNotFoundError: "revision",
-    EntryNotFoundError: "",  # the reader of the file says more
+    hub.GatedRepoError: "gated",  # a subclass of the next one
+    hub.RepositoryNotFoundError: "missing",
+    hub.RevisionNotFoundError: "revision",
+    hub.EntryNotFoundError: "",  # the reader of the file says more
 }
 # Causes that mean that the caller may not read it.
 NO_RIGHT = frozenset({"gated", "missing", "token", "forbidden"})
@@ -126,7 +118,7 @@ def cause(error: BaseException) -> Cause:
     for link in errors:
         if isinstance(link, Gated):
             return Cause("gated")
-        if isinstance(link, HfHubHTTPError) and (status := link.response.status_code) >= 400:
+        if isinstance(link, hub.HfHubHTTPError) and (status := link.response.status_code) >= 400:
             default = _OF_STATUS.get(status, "fault" if status >= 500 else "refused")
             names = (name for kind, name in _OF_ERROR.items() if isinstance(link, kind))
             headers = link.response.headers

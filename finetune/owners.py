@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from finetune import disk
-from finetune.config import FOLDS
 from finetune.errors import StoreError, TooMany
+from finetune.hyperparameter import FOLDS
 from finetune.messages import message as _
 
 # The message for a visitor without an identity: the fact, and the remedy.
@@ -68,8 +68,7 @@ class Visitor:
 
     @property
     def admin(self) -> bool:
-        """True for an administrator of a shared app: its Space's author, or anyone in
-        `FINETUNE_ADMINS`."""
+        """True for a shared app's administrator: its Space's author, or in `FINETUNE_ADMINS`."""
         author = os.environ.get("SPACE_AUTHOR_NAME") or os.environ.get("SPACE_ID", "").split("/")[0]
         admins = [author, *os.environ.get("FINETUNE_ADMINS", "").split(",")]
         return any(f"user:{name.strip()}" in self.names for name in admins if name.strip())
@@ -110,8 +109,7 @@ class Limits:
 
     @property
     def folds(self) -> int:
-        """Folds of a cross-validation that is offered: its runs find places in the queue. Less than
-        2 to offer none."""
+        """Folds of the cross-validation that is offered: all its runs can wait. Below 2: none."""
         return int(min(FOLDS, self.waiting - 1, self.runs - 1))
 
 
@@ -134,12 +132,8 @@ class Policy:
         return {}
 
     def identify(self, user: str = "", browser: str = "") -> Visitor:
-        """The visitor that a request comes from.
-
-        Args:
-            user: the name of a signed-in user, as proven by the sign-in.
-            browser: the owner that an issued token has proven.
-        """
+        """The visitor that a request comes from: a signed-in `user`, as proven by the sign-in, or
+        the `browser`, as the owner that an issued token has proven."""
         return LOCAL_USER
 
 
@@ -155,8 +149,7 @@ class SharedApp(Policy):
         self.limits = Limits()
 
     def worker_environment(self) -> dict[str, str]:
-        """Visitors' limits, and no token, because a visitor must not read private or gated
-        repositories with the owner's."""
+        """Visitors' limits, and no token: the owner's would open private and gated repositories."""
         names = filter(lambda name: name.startswith("FINETUNE_MAX_"), os.environ)
         chosen_freely = {ANY_CHECKPOINT: "1"} if self.any_checkpoint else {}
         no_token = {"HF_TOKEN": "", "HUGGING_FACE_HUB_TOKEN": ""}
@@ -176,15 +169,9 @@ def policy() -> Policy:
 
 
 class Identities:
-    """Identities of browsers: each is a random number and its signature.
-
-    The number of identities for an address is limited, because limits for each visitor mean nothing
-    if visitors can be created freely.
-
-    Args:
-        root: the folder of runs; the key is created there when it is first needed.
-        clock: monotonic seconds.
-    """
+    """Identities of browsers: each is a random number and its signature, by a key that is created
+    in the folder of runs when it is first needed. The number of identities for an address is
+    limited, because limits for each visitor mean nothing if visitors can be created freely."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
@@ -193,8 +180,7 @@ class Identities:
         self._lock = threading.Lock()
 
     def issue(self, address: str) -> str:
-        """Issue a token for a request from an address; TooMany if the address has reached its
-        limit."""
+        """Issue a token for a request from an address; TooMany if it has reached its limit."""
         network = address  # for counting: of IPv6 the 64 bits that a household is given
         with contextlib.suppress(ValueError):
             parsed = ipaddress.ip_address(address)
@@ -206,8 +192,7 @@ class Identities:
         return f"{number}.{self._signature(number)}"
 
     def owner(self, token: str) -> str:
-        """The owner that a token proves, as named in runs; empty if the token was not issued
-        here."""
+        """The owner that a token proves, as named in runs; empty if it was not issued here."""
         number, _, signature = token.partition(".")
         if not signature or not hmac.compare_digest(
             signature.encode(), self._signature(number).encode()

@@ -1,7 +1,5 @@
 """Hashes of sentences, equal on every machine, to find duplicates and leakage without the texts."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import unicodedata

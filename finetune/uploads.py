@@ -1,7 +1,5 @@
 """Uploaded files, stored by their contents and names: the same files are one upload."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -88,8 +86,7 @@ class Uploads:
             raise
 
     def keep_golden(self, path: Path) -> bool:
-        """Remember the hash of a golden file, so that `add` refuses to train on it. Returns True if
-        it was not kept before."""
+        """Make `add` refuse a golden file, by its hash. Returns True if that is new."""
         mark = self._golden(contents_hash(path, path.name))
         with disk.writing(message("The golden file's hash"), DataError):
             mark.parent.mkdir(parents=True, exist_ok=True)
@@ -122,9 +119,8 @@ class Uploads:
         return self._stored()[::-1][:most]
 
     def make_room(self, size: int, other_bytes: int = 0) -> int:
-        """Remove the oldest uploads that no run needs until this many bytes fit beside
-        `other_bytes`; returns the bytes of the rest. DataError, and nothing removed, if they cannot
-        fit."""
+        """Remove the oldest uploads that no run needs until so many bytes fit beside `other_bytes`.
+        Returns the bytes of the rest. DataError, and nothing removed, if they cannot fit."""
         limit = self.visitor.policy.limits.upload_bytes
         most = limit - size - other_bytes
         stored, used = self._stored(), self.used()
@@ -171,8 +167,7 @@ class Uploads:
 
 
 def contents_hash(path: Path, name: str) -> str:
-    """sha256 of a file's contents; DataError, with the person's `name` of it, if it cannot be
-    read."""
+    """sha256 of a file's contents; DataError, with the person's `name`, if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -182,8 +177,7 @@ def contents_hash(path: Path, name: str) -> str:
 
 
 def file_suffix(name: str) -> str:
-    """The ending of a file's name: one of `ENDINGS`, for text perhaps with `.gz`. DataError for
-    others."""
+    """The ending of a file's name: one of `ENDINGS`, text also with `.gz`; or a DataError."""
     packed = name.lower().endswith(".gz")
     ending = next(filter(name.lower().removesuffix(".gz").endswith, ENDINGS), "")
     if ending and not (packed and ending in _PACKED):

@@ -23,7 +23,14 @@ from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore
 from finetune.search import results
 from finetune.search.driver import advance, begin_search, check_price, describe_values, trial_price
-from finetune.search.space import Budget, default_space, describe_outside, read_space, searchable
+from finetune.search.space import (
+    Budget,
+    Space,
+    default_space,
+    describe_outside,
+    read_space,
+    searchable,
+)  # fmt: skip
 from finetune.search.study import Study, find_study
 
 _PAUSE = 0.5  # seconds between two checks
@@ -149,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _space(over: list[str]) -> dict[str, config.Range | config.Choices]:
+def _space(over: list[str]) -> Space:
     texts: dict[str, str] = {}
     for text in over:
         name, sign, drawn = text.partition("=")

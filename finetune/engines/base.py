@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic_core import PydanticCustomError
 
 from finetune import disk
-from finetune.config import RunConfig, is_whole
+from finetune.config import RunConfig
 from finetune.errors import JobError
+from finetune.hyperparameter import is_whole
 from finetune.messages import message as _
 from finetune.runs.run import SPEC, Run
 
@@ -32,8 +33,7 @@ _WATCH = 1.0  # seconds between two checks of the parent process
 
 
 class EngineSpec(BaseModel, frozen=True, defer_build=True):
-    """`engine.json` in a run's folder: the run's engine and its present attempt. A run without one
-    is carried out on this machine."""
+    """`engine.json` in a run's folder: its engine and its attempt; this machine if none."""
 
     engine: str = HERE
     options: dict[str, Any] = {}  # as the engine's `Options` reads them
@@ -82,8 +82,9 @@ def read_spec(run: Run) -> EngineSpec:
         return EngineSpec()
 
 
-def write_spec(run: Run, spec: EngineSpec) -> EngineSpec:
-    """Write a run's spec. Returns it."""
+def write_spec(run: Run, spec: EngineSpec, **changes: Any) -> EngineSpec:
+    """Write a run's spec with some values changed. Returns it."""
+    spec = spec.model_copy(update=changes)
     disk.write_atomically(run.folder / SPEC, spec.to_json())
     return spec
 
@@ -184,7 +185,7 @@ class Engine:
     @classmethod
     def check_config(cls, config: RunConfig) -> None:
         """Raise a `FinetuneError` if the engine cannot carry out a run of this configuration."""
-        if config.accelerate_config:
+        if cls.is_remote and config.accelerate_config:
             raise JobError(
                 "accelerate_config is {file!r}, and no launcher reads it on another engine.",
                 "Leave it empty.",
@@ -218,8 +219,7 @@ class Engine:
         raise NotImplementedError
 
     def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
-        """Yield the attempt's output until it ends or the connection is lost. Called again, it
-        starts from the first line."""
+        """Yield the attempt's output from its first line, until its end or a lost connection."""
         raise NotImplementedError
 
     def stop(self, run: Run, spec: EngineSpec, now: bool = False) -> None:

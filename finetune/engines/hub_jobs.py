@@ -4,8 +4,6 @@ Code, data and results travel in a private bucket of the user's; events come ove
 token is an argument here and a secret of the job; it stands in no file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import time
@@ -104,7 +102,7 @@ class HubJobs(BilledEngine):
         return sorted(machines, key=lambda machine: machine.price)
 
     def submit(self, run: Run, spec: EngineSpec) -> str:
-        namespace = _options(spec).namespace or self._client.account().name
+        namespace = self.options(spec).namespace or self._client.account().name
         # A former worker may have been killed while the Hub began the attempt.
         asked = spending.spent_in(run, spec.attempt) > 0
         places = {namespace, *spec.kept_in} if asked else {namespace}
@@ -136,7 +134,7 @@ class HubJobs(BilledEngine):
 
     def _start(self, run: Run, spec: EngineSpec, namespace: str, bucket: RunBucket) -> str:
         """Start the job of a run that was sent. Returns the job's name."""
-        options = _options(spec)
+        options = self.options(spec)
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
             "FINETUNE_CODE": bucket.path(run_bucket.CODE),
@@ -172,7 +170,7 @@ class HubJobs(BilledEngine):
         for namespace in sorted(places):
             for job in self._jobs(run, namespace):
                 if _attempt(job) == spec.attempt:  # it was started without being recorded
-                    spending.note(run, spec.attempt, _options(spec).most)
+                    spending.note(run, spec.attempt, self.options(spec).most)
                     return f"{namespace}/{job.id}"
                 if _is_live(job):
                     raise JobError(
@@ -214,7 +212,7 @@ class HubJobs(BilledEngine):
         """Upload the job's files into the bucket, and note its owner in the run's spec."""
         bucket = self._bucket_of(run, spec, namespace)
         kept_in = tuple(dict.fromkeys((*spec.kept_in, namespace)))
-        write_spec(run, spec.model_copy(update={"kept_in": kept_in}))
+        write_spec(run, spec, kept_in=kept_in)
 
         def send() -> None:
             name = f"{namespace}/{_BUCKET}"
@@ -238,7 +236,7 @@ class HubJobs(BilledEngine):
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return AttemptStatus("running" if stage == "RUNNING" else "waiting")
-        options, text = _options(spec), text or ""
+        options, text = self.options(spec), text or ""
         cost, begun, ended = options.most, info.started_at or info.created_at, info.finished_at
         if begun is not None and ended is not None:  # each minute begun is billed
             cost = options.price * -(-(ended - begun).total_seconds() // 60) / 60
@@ -346,7 +344,3 @@ def _is_live(job: JobInfo) -> bool:
 def _attempt(job: JobInfo) -> int:
     """Return the attempt that a job carries out."""
     return int((job.labels or {}).get("attempt", 0))
-
-
-def _options(spec: EngineSpec) -> HubJobOptions:
-    return HubJobOptions(**spec.options)

@@ -1,7 +1,5 @@
 """Code that is sent as is to a Ray cluster's machines, so it imports nothing of this project."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform
@@ -21,13 +19,8 @@ LINGER = 60.0  # seconds to keep an ended process's output if nobody asks for it
 
 
 def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str, Any]:
-    """Describe this machine as a run would find it.
-
-    Args:
-        file: a file of the run's folder, which should be readable here.
-        source: the folder that holds this project.
-        packages: names of packages to report versions of.
-    """
+    """Describe this machine as a run would find it: whether a `file` of the run's folder can be
+    read, and the `source` folder of this project is here, with the versions of some packages."""
     text = ""
     with contextlib.suppress(OSError):
         text = Path(file).read_text(encoding="utf-8")
@@ -42,15 +35,9 @@ def describe_node(file: str, source: str, packages: tuple[str, ...]) -> dict[str
 
 
 class RankProcess:
-    """An actor that starts one process of a run on its machine, keeps its output and its exit code.
-
-    Args:
-        head: the name of the actor of rank 0.
-        ranks: number of the run's processes.
-        arguments: of Python.
-        variables: of the process's environment.
-        source: the folder that holds this project.
-    """
+    """An actor that starts one of the `ranks` processes of a run on its machine, keeps its output
+    and its exit code. `head` is the name of the actor of rank 0; Python gets the `arguments` and
+    `variables`, and finds this project in the folder `source`."""
 
     def __init__(
         self, head: str, rank: int, ranks: int, arguments: list[str],

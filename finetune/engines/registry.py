@@ -1,7 +1,5 @@
 """The available engines, and functions that delegate to the engine of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,10 +23,6 @@ class LocalEngine(Engine):
     name, label = HERE, _("This machine")
     places = None
     is_remote = False
-
-    @classmethod
-    def check_config(cls, config: RunConfig) -> None:
-        """Accept every configuration."""
 
 
 ENGINES: dict[str, type[Engine]] = {each.name: each for each in (LocalEngine, HubJobs, RayCluster)}
@@ -105,7 +99,8 @@ def billed_options(spec: EngineSpec) -> BilledOptions | None:
     """Return the options of an engine spec whose job costs something; None for others."""
     engine = find_engine(spec.engine)
     if issubclass(engine, BilledEngine) and spec.options.get("price"):
-        return engine.options(spec)
+        options: BilledOptions = engine.options(spec)
+        return options
     return None
 
 
@@ -115,13 +110,6 @@ def may_be_under_way(run: Run) -> bool:
     return spec.is_unheard and (
         not engine_of(run).is_billed or spending.spent_in(run, spec.attempt) > 0
     )
-
-
-def end_unheard(run: Run, token: str = "") -> None:
-    """End an attempt whose start was not heard of, or that is missing, if it may be at work."""
-    spec = read_spec(run)
-    if spec.missing or may_be_under_way(run):
-        open_engine(spec, token).remove(run, spec)
 
 
 def remove(run: Run, token: str = "") -> None:

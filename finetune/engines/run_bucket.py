@@ -9,8 +9,6 @@
 A bucket is no disk: the machine trains on its own disk and sends whole files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -197,8 +195,7 @@ def pack_run(run: Run, target: Path) -> None:
 
 
 def unpack_run(archive_file: Path, root: Path, run_id: str) -> Run:
-    """Unpack an archive of `pack_run` below `root`. Returns the run. A local checkpoint is put
-    where the configuration expects it."""
+    """Unpack an archive of `pack_run`. A local checkpoint is put where the configuration has it."""
     with tarfile.open(archive_file) as archive:
         archive.extractall(root, filter="data")
     run = Run(root / run_id)

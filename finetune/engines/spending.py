@@ -5,15 +5,13 @@ An attempt's maximum cost is noted before it begins, its actual cost after it en
 for an attempt counts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
@@ -75,11 +73,8 @@ def spent_today(root: Path, owner: str) -> float:
 
 def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> None:
     """Note an attempt's maximum cost. Attempts that begin at the same time see each other's notes.
-
-    Raises:
-        JobError: if that exceeds the limit for its run or for a day.
-        StoreError: if the note cannot be written and read back; without it the limits do not hold.
-    """
+    JobError if it exceeds the limit for its run or for a day, StoreError if the note cannot be
+    written and read back; without it the limits do not hold."""
     root = run.folder.parent
     with FileLock(root / _LOCK):
         note(run, attempt, 0.0)  # an earlier try may have noted it
@@ -155,8 +150,7 @@ class BilledOptions(EngineOptions):
 
 
 class BilledEngine(Engine):
-    """An engine whose runs cost money. Its `submit` calls `reserve` before anything is billed, and
-    it notes what an attempt has cost."""
+    """An engine that costs money. It calls `reserve` before it submits, and `note` afterwards."""
 
     is_billed = True
     Options: ClassVar[type[EngineOptions]] = BilledOptions
@@ -176,13 +170,11 @@ class BilledEngine(Engine):
         return prices[spec.machine]
 
     def reserve(self, run: Run, spec: EngineSpec) -> None:
-        """Note the maximum cost of the attempt. JobError if that exceeds a limit, or the price
-        differs from the one shown."""
+        """Note the attempt's maximum cost. JobError beyond a limit, or for another price."""
         options, price = self.options(spec), self.price(spec)
         if abs(price - options.price) > 1e-6:
             # The next question shows the present price.
-            shown = {**spec.options, "price": price}
-            write_spec(run, spec.model_copy(update={"options": shown}))
+            write_spec(run, spec, options={**spec.options, "price": price})
             raise JobError(
                 "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
                 "Look at the new price and start again.",
@@ -194,8 +186,6 @@ class BilledEngine(Engine):
         reserve(run, spec.attempt, options.most, *limits)
 
     @classmethod
-    def options(cls, spec: EngineSpec) -> BilledOptions:
-        """Return the options of a spec."""
-        options = cls.Options(**spec.options)
-        assert isinstance(options, BilledOptions)
-        return options
+    def options(cls, spec: EngineSpec) -> Any:
+        """Return a spec's options, as `Options` that are `BilledOptions`."""
+        return cls.Options(**spec.options)

@@ -9,8 +9,6 @@ position in the job's own `events.jsonl`. It shows repeated and missing lines. A
 job goes to the run's log.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil
@@ -81,13 +79,9 @@ def carry_out(
     describe: Describe = lambda event: "",
     open_engine: Callable[[EngineSpec, str], Engine] = registry.open_engine,
 ) -> int:
-    """Carry a run out on the engine of its spec, as its worker. Returns the exit status.
-
-    Args:
-        show: called with every event that is written.
-        describe: returns the lines that `show` writes for an event. The attempt's log repeats
-            them; there they are not printed.
-    """
+    """Carry a run out on the engine of its spec, as its worker. Returns the exit status. `show` is
+    called with every event that is written; `describe` returns the lines that it writes, which are
+    not printed again if they are in the attempt's log."""
     try:
         spec = read_spec(run)
         registry.check_config(run.config(), spec)
@@ -157,8 +151,7 @@ class _Attempt:
             job = missing if self._engine.knows(self._run, self._spec) else ""
             if not job:
                 self._run.append(events.Resumed(step=self._run.checkpoint_step()))
-            found = self._spec.model_copy(update={"job": job, "missing": ""})
-            self._spec = write_spec(self._run, found)
+            self._spec = write_spec(self._run, self._spec, job=job, missing="")
         waits = not self._spec.job
         if waits:
             self._submit()
@@ -183,8 +176,7 @@ class _Attempt:
         for log_line in split(content[self._next :], self._spec.attempt, self._next):
             self._take(log_line, last_too=True)
         missing = self._spec.job if state.missing else ""
-        left = self._spec.model_copy(update={"job": "", "missing": missing})
-        self._spec = write_spec(self._run, left)
+        self._spec = write_spec(self._run, self._spec, job="", missing=missing)
         return state
 
     def _submit(self) -> None:
@@ -193,12 +185,11 @@ class _Attempt:
         run.append(events.PhaseStarted(phase=Phase.SUBMIT, detail=former.place))
         again = former.attempt and not former.submitted
         sent = former.sent if again else run.events_file.stat().st_size
-        attempt = {"attempt": former.attempt + (not again), "submitted": 0.0, "sent": sent}
-        self._spec = write_spec(run, former.model_copy(update=attempt))
+        attempt = former.attempt + (not again)
+        self._spec = write_spec(run, former, attempt=attempt, submitted=0.0, sent=sent)
         job = self._engine.submit(run, self._spec)
-        update = {"job": job, "submitted": time.time()}
         # Read again: the engine has noted there what it keeps.
-        self._spec = write_spec(run, read_spec(run).model_copy(update=update))
+        self._spec = write_spec(run, read_spec(run), job=job, submitted=time.time())
         self._next = self._spec.sent
 
     def _read(self) -> None:

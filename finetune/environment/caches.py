@@ -1,8 +1,6 @@
 """Set environment variables that libraries read: a writable cache, threads, and no progress bars,
 colours or reports."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path
@@ -11,11 +9,9 @@ from finetune.environment import logs
 
 
 def ensure_cache_folder() -> None:
-    """Set the variables. Call this before importing torch and Hugging Face's libraries.
-
-    `HF_HOME` becomes a temporary folder if its default is not writable, as in a container without
-    a home folder. Signed URLs are kept out of the libraries' logs.
-    """
+    """Set the variables. Call this before importing torch and Hugging Face's libraries. `HF_HOME`
+    becomes a temporary folder if its default is not writable, as in a container without a home
+    folder. Signed URLs are kept out of the libraries' logs."""
     logs.hide_signatures()
     for name in ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS"):
         os.environ.setdefault(name, "1")  # events report progress; transformers reads the first

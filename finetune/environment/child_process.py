@@ -6,8 +6,6 @@ is given, then imports only the function's module. It exits after one call, when
 when the app exits. Visitors take turns: each has one child at a time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

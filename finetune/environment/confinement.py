@@ -107,11 +107,7 @@ class Confinement:
 
     def enter(self) -> None:
         """Confine this process and its children, irrevocably. Does nothing if the kernel has no
-        Landlock.
-
-        Raises:
-            OSError: if the process cannot be confined, for example because it has several threads.
-        """
+        Landlock. OSError if it cannot be confined, for example because it has several threads."""
         if not landlock.abi():
             return
         landlock.restrict(
@@ -181,8 +177,7 @@ def hub_cache() -> Path:
 
 
 def hide_process() -> None:
-    """Hide this process's memory and environment in `/proc` from other processes of its user, and
-    disable core dumps."""
+    """Hide this process's memory and environment from its user's others; write no core dumps."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -96,11 +96,9 @@ def trains_in(device: Any = None) -> str:
 
 def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
     """True if this machine's processor should compute in bf16. If it was not measured yet,
-    `measure` is called; without `measure`, its flags decide.
-
-    Some processors have the instructions but are slower with them. The measurement is kept in the
-    user's cache, so that all processes and a resumed run agree.
-    """
+    `measure` is called; without `measure`, its flags decide. Some processors have the instructions
+    but are slower with them. The measurement is kept in the user's cache, so that all processes and
+    a resumed run agree."""
     name, flags = _processor()
     if not {"avx512_bf16", "amx_bf16"} & flags:
         return False
@@ -118,8 +116,7 @@ def processor_prefers_bf16(measure: Callable[[], float] | None = None) -> bool:
 
 
 def measurements_file() -> Path:
-    """The file of measurements of this machine's processors, alone in a folder that workers may
-    write."""
+    """The file of this machine's measurements, alone in a folder that workers may write."""
     return caches.user_cache() / "finetune" / "measured" / "processors.json"
 
 
@@ -146,8 +143,7 @@ def _processor() -> tuple[str, set[str]]:
 
 
 def _measure_bf16_gain() -> float:
-    """Measure the speed of a layer's product in bf16, relative to fp32; takes a tenth of a
-    second."""
+    """Measure the speed of a layer's product in bf16, relative to fp32, in a tenth of a second."""
     import torch
 
     seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
@@ -163,28 +159,17 @@ def _measure_bf16_gain() -> float:
 _EVERY = 1.0  # seconds between two measurements
 
 
-class Usage(NamedTuple):
-    """A measurement of the device.
-
-    Attributes:
-        busy: share of a GPU's time, or of all processor cores, that was in use; None if unknown.
-        memory: bytes that PyTorch holds on a GPU, or that the process holds without one; None if
-            unknown.
-    """
-
-    busy: float | None
-    memory: int | None
-
-
 class UsageMeter:
-    """Measures one device, at most once a second, without waiting for its work."""
+    """Measures one device, at most once a second, without waiting for its work: `busy`, the share
+    of a GPU's time or of all processor cores in use, and `memory`, the bytes that PyTorch holds on
+    a GPU, or the process without one; None if unknown."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._due = device, 0.0
         self._since = time.monotonic(), time.process_time()
-        self._latest = Usage(None, None)
+        self._latest: dict[str, float | None] = {}
 
-    def read(self) -> Usage:
+    def read(self) -> dict[str, float | None]:
         """Return the latest measurement, a new one if it is older than a second."""
         if time.monotonic() < self._due:
             return self._latest
@@ -195,7 +180,7 @@ class UsageMeter:
                 busy = torch.cuda.utilization(self._device) / 100
             except Exception:  # the driver's library is missing, or does not tell this device
                 busy = None
-            self._latest = Usage(busy, torch.cuda.memory_reserved(self._device))
+            self._latest = {"busy": busy, "memory": torch.cuda.memory_reserved(self._device)}
         else:
             now, memory = (time.monotonic(), time.process_time()), None
             passed, worked = (new - old for old, new in zip(self._since, now, strict=True))
@@ -203,7 +188,7 @@ class UsageMeter:
             with contextlib.suppress(psutil.Error, OSError):  # one of several confined processes
                 memory = psutil.Process().memory_info().rss
             busy = min(1.0, worked / max(passed, 1e-6) / (os.cpu_count() or 1))
-            self._latest = Usage(busy, memory)
+            self._latest = {"busy": busy, "memory": memory}
         self._due = time.monotonic() + _EVERY
         return self._latest
 

@@ -1,7 +1,5 @@
 """The address of the Hugging Face Hub, and a check that it can be reached."""
 
-from __future__ import annotations
-
 import os
 import urllib.error
 import urllib.request

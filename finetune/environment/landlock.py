@@ -5,8 +5,6 @@ numbers are the same on every architecture.
 Source: https://docs.kernel.org/userspace-api/landlock.html
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys
@@ -84,14 +82,9 @@ def abi() -> int:
 
 
 def restrict(rules: Mapping[Access, Iterable[str | Path]]) -> None:
-    """Restrict this process to the files and folders of `rules`; missing ones are skipped.
-
-    Rights that an older kernel does not know are not restricted.
-
-    Raises:
-        OSError: if the kernel has no Landlock, or this process has other threads, which would keep
-            their access.
-    """
+    """Restrict this process to the files and folders of `rules`; missing ones are skipped. Rights
+    that an older kernel does not know are not restricted. OSError if the kernel has no Landlock, or
+    this process has other threads, which would keep their access."""
     if len(os.listdir("/proc/self/task")) > 1:
         raise OSError("a process with several threads cannot be confined")
     version = abi()

@@ -1,7 +1,5 @@
 """Keep signed download addresses out of logs: anybody who has one can fetch the file."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys
@@ -34,8 +32,7 @@ class _UnsignedRecord(logging.LogRecord):
 
 
 def hide_signatures() -> None:
-    """Remove signed addresses from all log records of this process, including those of
-    libraries."""
+    """Remove signed addresses from all log records of this process and its libraries."""
     logging.setLogRecordFactory(_UnsignedRecord)
 
 

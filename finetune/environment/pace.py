@@ -1,7 +1,5 @@
 """How fast this machine trains: measured in a worker, for estimates before the first run."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -80,8 +78,7 @@ def layer_flops(hidden: int, wide: int, tokens: int, length: int) -> float:
 
 
 def _measure(kind: str) -> Pace:
-    """Time a BERT layer: one row gives the overhead, a batch gives the rate. On a CPU also time the
-    optimizer."""
+    """Time a BERT layer: one row for the overhead, a batch for the rate; on a CPU also AdamW."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -1,7 +1,5 @@
 """The folder of this project, and the module path of its child processes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -9,7 +7,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent  # holds `finetune/` and `a
 
 
 def python_path() -> str:
-    """`PYTHONPATH` of a child process, which may run in another folder; this project comes
-    first."""
+    """`PYTHONPATH` of a child process in any folder; this project comes first."""
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return os.pathsep.join(map(os.path.abspath, paths))

@@ -162,8 +162,7 @@ class BackgroundJob(JobFolder):
 
 
 class _Waiting(NamedTuple):
-    """A job that waits for a place. Its request is kept here and not read from its folder, where a
-    worker of the same run may write."""
+    """A job that waits for a place. Its folder's request may be changed by a worker of its run."""
 
     job: BackgroundJob
     owner: str

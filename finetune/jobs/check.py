@@ -4,8 +4,6 @@ The folder `checks/<id>` gets `partial.json`, the report without token lengths, 
 Requests for the same pairs share one check.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -5,8 +5,6 @@ Trains on the container's disk, prints events as `LogLine`s and the worker's log
 writer: two would tear each other's lines), mirrors what is saved to the bucket, and awaits a stop.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -3,8 +3,6 @@
 Takes a moment: it reads only data on this disk (data checks, earlier runs, a checkpoint's headers).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterable
@@ -114,7 +112,6 @@ class Estimate:
     automatic: dict[str, Any] = field(default_factory=dict)
     report: CheckReport | None = None  # the check of the pairs
     measurable: bool = False  # True if `measure` would make `cut` known
-    unclear_classes: tuple[str, ...] = ()  # two classes, if it is unknown which is the positive one
 
 
 def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Estimate:
@@ -138,7 +135,6 @@ def estimate_cost(store: RunStore, config: RunConfig, place: str = HERE) -> Esti
         automatic=facts.automatic,
         report=facts.report,
         measurable=facts.measurable,
-        unclear_classes=facts.unclear_classes,
     )
 
 
@@ -289,11 +285,6 @@ class _Facts:
             return self.report.lengths
         files = self.length_files
         return (token_lengths.cached_lengths(*files) if files else None) or TokenLengths()
-
-    @property
-    def unclear_classes(self) -> tuple[str, ...]:
-        asked = self.report and self.report.question and not self.config.positive_label
-        return tuple(self.report.labels) if self.report and asked else ()
 
     @property
     def measurable(self) -> bool:

@@ -5,8 +5,6 @@ The folder `<run id>/comparisons/<id>` has the golden file as it was brought, an
 in `judgement.json`; speeds are kept in the folders of their runs.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

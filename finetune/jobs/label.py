@@ -5,8 +5,6 @@ each of their rows in `rows-1.npy`, and what `labels.labelling` reads. Its job `
 groups of its texts in `result-1.csv` and `report.json`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -23,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finetune import disk, text_hashes, uploads
-from finetune.config import DATA_FIELDS, FOLDS, NO_COLUMN, RunConfig
+from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
 from finetune.data import checkpoint_files, checkpoints, column_guess, hub_access, table_formats
 from finetune.data.columns import SAMPLE_ROWS
 from finetune.data.table import ReadOptions, Table
@@ -31,18 +29,12 @@ from finetune.environment import child_process, devices
 from finetune.environment.confinement import Confinement
 from finetune.errors import ConfigError, DataError, FinetuneError, some
 from finetune.evaluation import baselines, saved_predictions
+from finetune.hyperparameter import FOLDS
 from finetune.inference import result_files
 from finetune.jobs import background, check
 from finetune.jobs.background import BackgroundJob, Report
 from finetune.labels import candidates, groups
-from finetune.labels.labelling import (
-    CHOSEN,
-    RANDOM,
-    SAME,
-    Item,
-    Labelling,
-    write_deck,
-)
+from finetune.labels.labelling import CHOSEN, RANDOM, SAME, Item, Labelling, write_deck
 from finetune.messages import message as _
 from finetune.runs.events import Event, Phase
 from finetune.runs.run import Run

@@ -1,8 +1,6 @@
 """Checkpoints on this disk: the memory that training one takes, estimated from its headers, and the
 removal of those that no run needs."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping
@@ -173,11 +171,6 @@ def _first_number(config: Mapping[str, Any], *names: str) -> int:
 
 
 _READERS = ("checks", "probes")  # folders of jobs that read checkpoints
-
-
-def is_downloaded(checkpoint: str) -> bool:
-    """True if a checkpoint's weights are on this disk."""
-    return read_shape(checkpoint) is not None
 
 
 def may_remove(store: RunStore) -> bool:

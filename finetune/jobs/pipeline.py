@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from finetune import disk, owners
-from finetune.config import RunConfig, too_many_steps
+from finetune.config import RunConfig
 from finetune.environment import devices, logs
 from finetune.environment.devices import UsageMeter
 from finetune.errors import ConfigError, DataError, JobError, StoreError
@@ -45,11 +45,9 @@ class Terminated(BaseException):
 
 
 class StopSwitch:
-    """Stop requests of this run: its STOP file, SIGTERM, or Ctrl-C in a terminal.
-
-    Before training, or if it is the second, a signal ends the work at once. During training, the
-    loop ends itself after its current step.
-    """
+    """Stop requests of this run: its STOP file, SIGTERM, or Ctrl-C in a terminal. Before training,
+    or if it is the second, a signal ends the work at once. During training, the loop ends itself
+    after its current step."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._signalled, self._parent = run, False, os.getppid()
@@ -115,7 +113,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     meter = UsageMeter(accelerator.device)
     for event in work.fit():
         if isinstance(event, events.Stepped):
-            event = event.model_copy(update=meter.read()._asdict())
+            event = event.model_copy(update=meter.read())
         finished = event if isinstance(event, events.Finished) else None
         if finished is None:
             tracker(event)
@@ -270,7 +268,12 @@ class _Training:
         per_epoch, total = recipe.count_steps(config, -(-len(train) // processes), processes)
         limit = owners.policy().limits.run_steps
         if self.run.owner and total > limit:
-            raise too_many_steps(config, total, limit)
+            name = "max_steps" if config.max_steps > 0 else "num_train_epochs"
+            problem = _(
+                "makes {total:,} steps, and a run may take {most:,} here; lower it",
+                total=total, most=limit,
+            )  # fmt: skip
+            raise ConfigError({name: problem})
         return events.Prepared(
             train_examples=len(train.sampler),  # type: ignore[arg-type]
             validation_examples=len(validation_labels),

@@ -195,8 +195,7 @@ def label_row(job: PredictionJob, row: int, label: str) -> None:
 def _answer(
     state: PredictionState, rows: list[ShownRow], column: str, row: int, label: str, *others: str
 ) -> str:
-    """Return the answer to a row. DataError if there is none, or no such label or one of the
-    `others`."""
+    """Return the answer to a row. DataError for no such row, or a label not among the known."""
     cells = next((shown["cells"] for shown in rows if shown["row"] == row), {})
     if column not in cells or label not in (*others, *state.report.get("choices", [])):
         raise DataError("There is no such row or class.", "Open the file's result again.")

@@ -3,8 +3,6 @@
 The folder `probes/<id>` gets the report. Requests for the same pairs and checkpoints share it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,8 +1,11 @@
-"""Starts queued runs when a device is free."""
+"""Starts queued runs when a device is free, and announces runs that have ended."""
 
 from __future__ import annotations
 
 import contextlib
+import html
+import http.client
+import json
 import logging
 import math
 import os
@@ -10,25 +13,32 @@ import shutil
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
+from urllib.parse import urlsplit
 
 from finetune import disk, owners
 from finetune.engines.base import read_spec, resume
 from finetune.engines.registry import engine_of, is_remote, kept_token
 from finetune.environment import devices
 from finetune.errors import FinetuneError, JobError, NoSuchRun, StoreError
-from finetune.evaluation import cross_validation
-from finetune.jobs import background, webhook, workers
+from finetune.evaluation import cross_validation, report
+from finetune.jobs import background, workers
 from finetune.jobs.background import store_lock
 from finetune.messages import message
+from finetune.metrics.catalog import metric_name
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED
+from finetune.runs.summary import ENDED, RunSummary
 
+# The variable with the address of the owner's chat or service, to which runs are announced.
+WEBHOOK = "FINETUNE_WEBHOOK"
+_ANSWER_LIMIT = 5.0  # seconds for it to answer
 _HOUR, _DAY, _WEEK = 3600.0, 24 * 3600.0, 7 * 24 * 3600.0
 _log = logging.getLogger("finetune.jobs.scheduler")
 _schedulers: dict[Path, Scheduler] = {}  # of this process, by store
@@ -103,8 +113,7 @@ def _fail(run: Run, error: FinetuneError) -> None:
 
 
 def _free_place(run: Run, running: Sequence[Run]) -> tuple[str, ...] | None:
-    """Return the accelerators a run would get now; empty if it gets all or runs on another engine.
-    None if its engine has no place."""
+    """Return the accelerators that a run gets; empty: all, or another engine. None: no place."""
     accelerators, config, name = devices.list_accelerators(), run.config(), read_spec(run).engine
     others = [other for other in running if read_spec(other).engine == name]
     if (places := engine_of(run).places) is not None:
@@ -267,14 +276,70 @@ class Scheduler(threading.Thread):
         background.start_waiting(store)
         for look in self._periodic:
             look(store)
-        if os.environ.get(webhook.VARIABLE):
+        if os.environ.get(WEBHOOK):
             running = running_runs(store)
             ids = {run.id for run in running}
             for run in self._at_work:
                 ended = run.id not in ids and run.folder.is_dir()
                 if ended and (state := run.state()).status in ENDED:
-                    webhook.announce(run, state)
+                    announce(run, state)
             self._at_work = running
         if self._warm and not is_training_here(store):
             with store_lock(store):
                 workers.start_warm_worker(store)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Turns a redirect into an error: a POST that is redirected arrives without its body."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def announce(run: Run, summary: RunSummary) -> threading.Thread:
+    """Announce in the thread that is returned that a run has ended. A failure is only logged."""
+    address = os.environ.get(WEBHOOK, "")
+
+    def work() -> None:
+        try:
+            send(address, run, summary)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            # Without the address: anyone who knows it can write to the owner's chat.
+            said = (
+                error if isinstance(error, OSError) else "it is no address of https:// or http://"
+            )
+            _log.warning("%s: %s of %s was not sent: %s", WEBHOOK, summary.status, run.id, said)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def send(address: str, run: Run, summary: RunSummary) -> None:
+    """Post the news of a run to an http or https address, which may be in the owner's network.
+    OSError if the address does not take it, ValueError or HTTPException if it is none."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("the address has to begin with https:// or http://")
+    body = json.dumps(news(parts.hostname or "", run, summary)).encode()
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    urllib.request.build_opener(_NoRedirects).open(request, timeout=_ANSWER_LIMIT).close()
+
+
+def news(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
+    """Return the news as Slack, Discord or another service reads it: the run's name, status and
+    scores; no sentence, file name or token."""
+    scores = report.kept_metrics(run, summary)
+    name = run.title(public=True)
+    text = f"{name}: {summary.status}"
+    for metric in dict.fromkeys((summary.headline, *summary.task.metrics)):
+        if metric.name in scores:
+            text += f", {metric_name(metric.name, summary.classes)} {scores[metric.name]:.3f}"
+    if host == "hooks.slack.com":
+        return {"text": html.escape(text, quote=False)}
+    if host in ("discord.com", "discordapp.com"):
+        return {"content": text, "allowed_mentions": {"parse": []}}
+    return {
+        "run": run.id, "name": name, "status": summary.status, "text": text,
+        **{metric.name: scores.get(metric.name) for metric in summary.task.metrics},
+    }  # fmt: skip

@@ -1,7 +1,5 @@
 """Training runs: start, resume, stop and delete them, and tell their state."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 
@@ -39,12 +37,8 @@ def start_run(
 def start_runs(
     store: RunStore, planned: Sequence[PlannedRun], spec: EngineSpec | None = None, token: str = ""
 ) -> list[Run]:
-    """Create several runs, to be carried out one after the other.
-
-    Args:
-        spec: the engine that carries them out; this machine if None.
-        token: of the Hub, for an engine that asks it.
-    """
+    """Create several runs, to be carried out one after the other on the engine of `spec`, or on
+    this machine if None. `token` is of the Hub, for an engine that asks it."""
     configs = [one.config for one in planned]
     if spec is not None and registry.find_engine(spec.engine).is_remote:
         configs = [cost.with_checkpoints(store, config) for config in configs]
@@ -155,9 +149,10 @@ def resume_price(run: Run) -> BilledOptions | None:
 
 def move_run(store: RunStore, run: Run, spec: EngineSpec, token: str = "") -> None:
     """Let a run that is not running go on with another spec."""
-    config = run.config()
+    config, former = run.config(), read_spec(run)
     registry.check_config(config, spec)
-    registry.end_unheard(run, token)
+    if former.missing or registry.may_be_under_way(run):
+        registry.open_engine(former, token).remove(run, former)
     if registry.find_engine(spec.engine).is_remote:
         run.replace_config(cost.with_checkpoints(store, config))
     write_spec(run, spec.after(read_spec(run)))

@@ -1,7 +1,5 @@
 """Training runs as jobs: carry one out to its end, in a worker, a terminal or a rank."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -3,8 +3,6 @@
 A warm worker imports all and waits for a run that needs no Hub, so that training begins at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys
@@ -38,8 +36,8 @@ JOBS = {  # kind of job -> its module, imported when needed, and class
     "probe": "probe:ProbeJob",
     "label": "label:LabelJob",
     "answers": "label:AnswersJob",
-    "export": "export:ExportJob",
-    "push": "push:PushJob",
+    "export": "publish:ExportJob",
+    "push": "publish:PushJob",
 }
 
 

@@ -8,8 +8,6 @@ these are chosen, comes from the process that starts it, not from the job's fold
 worker of the same run may have written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -170,8 +168,7 @@ def worker_devices(job: JobFolder) -> tuple[str, ...]:
 
 
 def end_worker(job: JobFolder, patience: float = STOP_PATIENCE, limit: float = STOP_LIMIT) -> None:
-    """In the background, end a worker that was asked to stop: by SIGTERM after `patience` seconds,
-    by SIGKILL after `limit`."""
+    """In a thread, end a stopping worker: SIGTERM after `patience` seconds, SIGKILL at `limit`."""
 
     def end() -> None:
         with contextlib.suppress(psutil.Error):

@@ -1,7 +1,5 @@
 """Plan several runs from one form, by seeds or over a grid; compute the spread of their scores."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import secrets

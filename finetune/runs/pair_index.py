@@ -7,8 +7,6 @@
 The hashes never leave the machine: `best/`, which is pushed, does not contain them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ Owners take turns: each run of an owner gets the turn after that of the owner's 
 first one gets the present turn (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

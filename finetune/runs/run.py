@@ -11,8 +11,6 @@
     tensorboard/    event files, if report_to asks for them
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -130,7 +128,7 @@ class Run(JobFolder):
         return grids.OWN_FILES + title[len(data) :] if hides else title
 
     def bundle(self) -> str:
-        """The name of the bundle that the run belongs to (`bundles`); "" for a single run."""
+        """The name of the bundle that the run belongs to (`store.Bundle`); "" for a single run."""
         first, between, _ = self.about().title.partition(grids.BETWEEN)
         return first if between else ""
 
@@ -139,11 +137,9 @@ class Run(JobFolder):
         return (self.folder / "config.json").is_file()
 
     def state(self) -> RunSummary:
-        """The state of the run, from its events, its worker's lock and the queue.
-
-        Its `saved_step` is that of the model in `best/`, which after a crash may be later than the
-        last checkpoint; a resumed run reaches it again.
-        """
+        """The state of the run, from its events, its worker's lock and the queue. Its `saved_step`
+        is that of the model in `best/`, which after a crash may be later than the last checkpoint;
+        a resumed run reaches it again."""
         waits = self.id in Queue(self.folder.parent).waiting()  # first: its worker may remove it
         state, step = self._state_as(RunSummary), self.best_step()
         if step is not None or not self.has_model():

@@ -19,6 +19,8 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,11 +32,12 @@ from finetune.environment import project
 from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError
 from finetune.messages import message as _
+from finetune.metrics import catalog
 from finetune.owners import LOCAL_USER, Visitor
 from finetune.runs import grids
-from finetune.runs.bundles import Bundle, bundles
 from finetune.runs.job_folder import JobFolder, forget_state
 from finetune.runs.run import SPEC, Run, RunMetadata
+from finetune.tasks.registry import deciding_metric
 
 _TIME = "%Y%m%d-%H%M%S-%f"  # begins an id
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9_-]{8,24}")
@@ -76,8 +79,7 @@ def named_run(name: Path, root: Path) -> Run:
 
 
 def as_run(run: Run | Path | str) -> Run:
-    """Find a run by its folder, or by its id or name in the default folder; NoSuchRun if there is
-    none. A `Run` is returned as it is."""
+    """Find a run by its folder, or its id or name in the default folder, or raise NoSuchRun."""
     if isinstance(run, Run):
         return run
     if not isinstance(run, str | Path) or not str(run):
@@ -225,3 +227,49 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The runs of one click, as a cross-validation, seeds, a grid or a search's trials; or a single
+    run. Their names share the first part: `search 2 · trial 3`, `tickets-3 · fold 2`. Wherever a
+    model is chosen, a bundle is one entry."""
+
+    name: str
+    runs: list[Run] = field(default_factory=list)  # the newest first
+
+    def model(self) -> Run | None:
+        """Return the run whose model stands for all: of a cross-validation the one on all rows, of
+        a search the best trial, of other bundles the best run. None if there is none yet."""
+        kept = [run for run in self.runs if run.has_model() and not _is_fold(run)]
+        if not self.runs[0].bundle() or any(map(_is_fold, self.runs)):
+            return next(iter(kept), None)
+        trials = [run for run in kept if run.about().study]
+        return max(trials or kept, key=_score, default=None)
+
+
+def bundles(runs: Iterable[Run]) -> list[Bundle]:
+    """Return the bundles of some runs, in the order of their first ones."""
+    found: dict[tuple[str, str], Bundle] = {}
+    for run in runs:
+        name = run.bundle()
+        key = (run.owner, name) if name else (run.id, "")
+        found.setdefault(key, Bundle(name or run.title())).runs.append(run)
+    return [*found.values()]
+
+
+def _is_fold(run: Run) -> bool:
+    """True if the run holds out a fold. A configuration that cannot be read says nothing."""
+    try:
+        return run.config().fold > 0
+    except StoreError:
+        return False
+
+
+def _score(run: Run) -> float:
+    """The score of the run's best model, the greater the better; -inf if it has not finished."""
+    summary = run.state()
+    if summary.status != "finished" or summary.best is None:
+        return float("-inf")
+    name = deciding_metric(run.config(), summary.task)
+    return catalog.find(name).rank(summary.best.metrics.get(name, float("nan")))

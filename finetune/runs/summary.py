@@ -1,7 +1,5 @@
 """The state of a job and of a training run: folds over their events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from finetune.config import Range, RunConfig
+from finetune.config import RunConfig
 from finetune.data import catalog
 from finetune.engines import registry, spending
 from finetune.engines.base import HERE, EngineSpec, read_spec
 from finetune.errors import ConfigError, FinetuneError, JobError, PublishError, StoreError
+from finetune.hyperparameter import Range
 from finetune.jobs import cost, service
 from finetune.messages import encode
 from finetune.messages import message as _
@@ -52,13 +53,9 @@ def begin_search(
     parallel: int = 1,
     **options: object,
 ) -> Study:
-    """Create a study whose first trial is the configuration; `advance` starts it.
-
-    Args:
-        spec: the engine that carries out the trials; this machine if None.
-        token: of the Hub, for an engine that asks it.
-        options: further values of `study.Settings`.
-    """
+    """Create a study whose first trial is the configuration; `advance` starts it. `spec`, with a
+    `token` of the Hub for an engine that asks it, carries out the trials; this machine if None.
+    `options` are further values of `study.Settings`."""
     spec = spec or EngineSpec()
     if problem := number_problem(parallel, 1, _MOST_PARALLEL, whole=True):
         raise ConfigError({"parallel": problem})

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from finetune.config import Choices, Range
 from finetune.data import csv_cells
 from finetune.engines.registry import kept_token
 from finetune.errors import JobError, StoreError
 from finetune.evaluation import picking, report, saved_predictions
 from finetune.evaluation.picking import Picking
+from finetune.hyperparameter import Choices, Range
 from finetune.jobs import service
 from finetune.messages import decode
 from finetune.metrics import catalog, selection
@@ -205,8 +205,7 @@ def all_runs(store: RunStore, study: Study) -> list[Run]:
 
 
 def delete_search(store: RunStore, study: Study, token: str = "") -> None:
-    """Remove a search with all its runs, ending those that train. `token` is of the Hub, to remove
-    the runs' data there."""
+    """Remove a search and its runs, ending those that train. `token` is of the Hub."""
     study.end()  # nothing more begins
     with study.lock().acquire(timeout=_PATIENCE):
         for run in all_runs(store, study):
@@ -232,8 +231,7 @@ def has_position(study: Study, row: TrialRow) -> bool:
 
 
 def axis(study: Study, name: str) -> Range | Choices:
-    """Return what a field's axis shows: what is drawn, and the first trial's value, which may lie
-    outside."""
+    """Return what a field's axis shows: the drawn values, and the first trial's if outside."""
     drawn = study.settings.space[name]
     if name not in study.outside:
         return drawn
@@ -302,11 +300,8 @@ def within_chance(
 ) -> Chance | None:
     """Return the trials that cannot be told from the best one: all were scored on the same pairs,
     so the interval of the paired difference decides, without selection bias. A trial whose
-    predictions are gone counts if its score lies in the best one's interval.
-
-    None for a loss, which has no interval, if the best trial's evaluation cannot be read, or if no
-    other trial has finished.
-    """
+    predictions are gone counts if its score lies in the best one's interval. None for a loss, which
+    has no interval, if the best trial's evaluation cannot be read, or if no other has finished."""
     others = [
         row for row in rows
         if row.state == "finished" and row is not best and row.score is not None

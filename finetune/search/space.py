@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from finetune.config import Choices, Range, RunConfig, hyperparameters
+from finetune.config import RunConfig, hyperparameters
 from finetune.errors import ConfigError
+from finetune.hyperparameter import Choices, Range
 from finetune.messages import message as _
 
 if TYPE_CHECKING:

@@ -24,10 +24,11 @@ from filelock import FileLock
 from pydantic import BaseModel, ValidationError
 
 from finetune import disk
-from finetune.config import Choices, Range, RunConfig
+from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec
 from finetune.engines.registry import keep_token
 from finetune.errors import JobError, StoreError
+from finetune.hyperparameter import Choices, Range
 from finetune.metrics import catalog
 from finetune.runs.grids import new_name
 from finetune.runs.run import Run
@@ -233,8 +234,7 @@ class Study:
         return trial.state == self.states.RUNNING and Noted.RUN not in trial.user_attrs
 
     def writable(self, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
-        """Return a running trial, to report scores and set attributes. `ask` alone gives one only
-        to the process that drew it."""
+        """Return a running trial to report scores of; `ask` gives it only to who drew it."""
         import optuna
 
         return optuna.trial.Trial(self.optuna_study, trial._trial_id)

@@ -25,22 +25,15 @@ if TYPE_CHECKING:
 
 def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerator:
     """Create Accelerate's engine for a configuration and seed every random generator. Adds the
-    requested trackers if a folder for their files is given.
-
-    Raises:
-        ConfigError: if the hardware lacks the requested precision, or a tracker its package.
-    """
+    requested trackers if a folder for their files is given. ConfigError if the hardware lacks the
+    requested precision, or a tracker its package."""
     import torch
-    from accelerate import Accelerator
-    from accelerate.utils import (
-        AutocastKwargs,
-        DataLoaderConfiguration,
-        TorchDynamoPlugin,
-        set_seed,
-    )
+    from accelerate import Accelerator, utils
 
     on_gpu = torch.cuda.is_available()
-    compiled = TorchDynamoPlugin(backend="inductor", dynamic=True) if config.torch_compile else None
+    compiled = None
+    if config.torch_compile:
+        compiled = utils.TorchDynamoPlugin(backend="inductor", dynamic=True)
     try:
         accelerator = Accelerator(
             **(tracker_settings(config, folder) if folder is not None else {}),
@@ -50,8 +43,8 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             dynamo_plugin=compiled,
             # A model uses each weight once, and a recorded step may not read casts from a cache.
-            kwargs_handlers=[AutocastKwargs(cache_enabled=False)] if on_gpu else [],
-            dataloader_config=DataLoaderConfiguration(non_blocking=on_gpu),
+            kwargs_handlers=[utils.AutocastKwargs(cache_enabled=False)] if on_gpu else [],
+            dataloader_config=utils.DataLoaderConfiguration(non_blocking=on_gpu),
         )
     except ValueError as error:
         problem = _(
@@ -62,13 +55,12 @@ def make_accelerator(config: RunConfig, folder: Path | None = None) -> Accelerat
         raise ConfigError({"mixed_precision": problem}) from error
     if accelerator.device.type == "cuda":
         torch.set_float32_matmul_precision(choose_tf32(config))
-    set_seed(config.seed, deterministic=config.deterministic)
+    utils.set_seed(config.seed, deterministic=config.deterministic)
     return accelerator
 
 
 def choose_precision(setting: str) -> str:
-    """Return Accelerate's word for a `mixed_precision`. `auto` takes what the hardware is fastest
-    in."""
+    """Return Accelerate's word for a `mixed_precision`; `auto` is the hardware's fastest."""
     return devices.trains_in() if setting == "auto" else setting
 
 
@@ -124,10 +116,8 @@ def tracker_settings(config: RunConfig, folder: Path) -> dict[str, Any]:
 class Tracker:
     """Logs a run's events. Created on every rank, because Accelerate picks the one that writes.
 
-    A tracker that fails during the run is dropped with a line in the log.
-
-    Raises:
-        ConfigError: if the tracker cannot start for lack of a login or a network.
+    A tracker that fails during the run is dropped with a line in the log. ConfigError if it cannot
+    start for lack of a login or a network.
     """
 
     def __init__(self, accelerator: Accelerator, config: RunConfig, title: str) -> None:

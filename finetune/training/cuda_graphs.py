@@ -7,8 +7,6 @@ replay. Each new graph is compared with the work that it stands for before it is
 Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading
@@ -33,7 +31,7 @@ _MOST_WIDTHS = 32  # if a configuration decides on them; each takes a graph
 _WARM_UPS = 3  # runs before the first recording, as PyTorch's notes do
 # How far results of a graph may be from those of the work, relative to their size: it adds in
 # another order at most. Another draw of random numbers changes a gradient by a third.
-_CLOSE, _CLOSE_IN_HALF = 1e-3, 3e-2
+CLOSE, CLOSE_IN_HALF = 1e-3, 3e-2
 _TRIAL_RATE = 1e-3  # the learning rate at which steps are compared
 
 
@@ -66,8 +64,7 @@ class Recorder:
             current.wait_stream(self._stream)
 
     def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
-        """Record work without running it. Returns a function that runs it, and its outputs, which
-        each run overwrites."""
+        """Record work without running it. Returns its replay and the outputs that it overwrites."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         generator = torch.cuda.default_generators[self._device.index or 0]
         random = generator.clone_state()
@@ -111,7 +108,7 @@ class Recorded:
         recorder: Recorder,
         log: Callable[[str], object] = lambda line: None,
         given_up: Callable[[str], object] = lambda reason: None,
-        close: float = _CLOSE_IN_HALF,
+        close: float = CLOSE_IN_HALF,
     ) -> None:
         self._work, self._log, self._given_up, self._close = work, log, given_up, close
         self._recorder: Recorder | None = recorder
@@ -345,20 +342,13 @@ def _first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def closeness(precision: str) -> float:
-    """Return how far a graph's results may be from those of the work, in Accelerate's word for a
-    precision."""
-    return _CLOSE if precision == "no" else _CLOSE_IN_HALF
-
-
 def recorder_of(device: torch.device) -> Recorder | None:
     """Return a recorder for a GPU; None for another device."""
     return Recorder(device) if device.type == "cuda" else None
 
 
 def recorder_for(config: RunConfig, accelerator: Accelerator, model: Any) -> Recorder | None:
-    """Return the recorder of a run; None without a GPU, or if its steps cannot be recorded, which
-    the log then says."""
+    """Return the recorder of a run; None without a GPU, or if its steps cannot be recorded."""
     if accelerator.device.type != "cuda":
         return None
     if reason := obstacle(config, accelerator, model):

@@ -5,8 +5,6 @@ first batch is described as the model reads it.
 Source: https://huggingface.co/learn/llm-course/chapter3/2 and, for the shapes, /chapter3/4.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,30 +87,20 @@ def build_loaders(
         sampler = LengthGroupedSampler(size, lengths=lengths, generator=order)
     if either_order:
         sampler = EitherOrderSampler(sampler, rows)
+
+    def loader(split: TokenizedSplit, rows: int, drawn: torch.Generator, sampler: Any) -> Any:
+        # From pinned memory if a GPU has no room for the split, which makes the batches itself.
+        pinned = device is not None and device.type == "cuda" and not split.on_device
+        return DataLoader(
+            split, rows, sampler=sampler, collate_fn=lambda batch: batch, generator=drawn,
+            pin_memory=pinned,
+        )  # fmt: skip
+
     return Loaders(
-        _loader(training, size, order, device, sampler),
-        _loader(validation, config.per_device_eval_batch_size, evaluation, device),
+        loader(training, size, order, sampler),
+        loader(validation, config.per_device_eval_batch_size, evaluation, None),
         balanced_class_weights(pairs.counts["train"]) if config.class_weights != "none" else None,
         either_order,
-    )
-
-
-def _loader(
-    split: TokenizedSplit,
-    size: int,
-    generator: torch.Generator,
-    device: torch.device | None,
-    sampler: Any = None,
-) -> DataLoader[Any]:
-    """Build the loader of a split, from pinned memory if a GPU has no room for it."""
-    pinned = device is not None and device.type == "cuda" and not split.on_device
-    return DataLoader(
-        split,
-        size,
-        sampler=sampler,
-        collate_fn=lambda batch: batch,  # as `TokenizedSplit` has made it
-        generator=generator,
-        pin_memory=pinned,
     )
 
 
@@ -133,11 +121,8 @@ class EitherOrderSampler(Sampler[int]):
 
 
 def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
-    """Return the training pairs, followed by the swapped pairs if a run reads them.
-
-    Raises:
-        DataError: if swapped pairs are asked for single sentences.
-    """
+    """Return the training pairs, followed by the swapped pairs if a run reads them. DataError if
+    they are asked for, and these are single sentences."""
     train = pairs.splits["train"]
     if not (either_order or config.swap_augmentation):
         return train
@@ -152,8 +137,7 @@ def both_orders(pairs: Pairs, config: RunConfig, either_order: bool) -> Dataset:
 
 
 def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | None:
-    """Return the multiple that batch lengths are rounded up to, if they may have `longest` tokens.
-    None: no rounding."""
+    """Return what lengths up to `longest` are rounded up to a multiple of; None: no rounding."""
     multiple = config.pad_to_multiple_of
     if multiple < 0:
         multiple = 0 if precision == "no" else 8  # which tensor cores want
@@ -162,8 +146,7 @@ def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | N
 
 
 def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
-    """Return token ids instead of sentences, cut to `max_length`, unpadded; `label` becomes
-    `labels`."""
+    """Return token ids cut to `max_length`, unpadded, and `labels`, in place of sentences."""
     texts = [name for name in ("sentence1", "sentence2") if name in split.column_names]
 
     longest = checkpoints.characters_read(max_length)
@@ -179,11 +162,8 @@ def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int
 
 
 def balanced_class_weights(counts: list[int]) -> torch.Tensor:
-    """Return weights inverse to frequency: rows / (classes x rows of the class); 0 for an empty
-    class.
-
-    Source: King and Zeng 2001, as scikit-learn's `class_weight="balanced"`.
-    """
+    """Return weights inverse to frequency: rows / (classes x rows of the class), 0 for an empty
+    class (King and Zeng 2001, as scikit-learn's `class_weight="balanced"`)."""
     present = sum(count > 0 for count in counts)
     return torch.tensor([sum(counts) / (present * count) if count else 0.0 for count in counts])
 
@@ -191,8 +171,7 @@ def balanced_class_weights(counts: list[int]) -> torch.Tensor:
 def check_tokens(
     batches: Loaders, tokenizer: PreTrainedTokenizerBase, checkpoint: str, embeddings: int
 ) -> None:
-    """Check that the tokenizer knows the pairs, and the weights have embeddings for their
-    tokens."""
+    """Check that the tokenizer knows the pairs, and that the weights know its tokens."""
     train: Any = batches.train.dataset
     validation: Any = batches.validation.dataset
     sample = np.random.default_rng(0).permutation(len(train))[:_SAMPLE]
@@ -318,11 +297,8 @@ def _flat(column: pa.ChunkedArray, folder: Path | None) -> NDArray[Any]:
 
 
 def describe_batch(batch: Mapping[str, Any], tokenizer: Any, target: Target) -> events.FirstBatch:
-    """Describe a batch. Draws no random number and waits for the device once.
-
-    Args:
-        batch: tensors of shape (examples, tokens) by name, `labels` of shape (examples, ...).
-    """
+    """Describe a batch: tensors of shape (examples, tokens) by name, and `labels` of shape
+    (examples, ...). Draws no random number and waits for the device once."""
     rows = {name: tensor.tolist() for name, tensor in batch.items()}
     ids = rows["input_ids"]
     width = len(ids[0])

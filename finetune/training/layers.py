@@ -4,8 +4,6 @@ Only the layers of BERT and its kin are known, by the names of their parts. Repl
 for equal answers of the whole model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,8 +75,7 @@ def put_layers(model: Any, layers: Sequence[nn.Module]) -> list[nn.Module]:
 
 
 def gives_same_logits(model: Any, layers: Sequence[nn.Module], mask_function: MaskFunction) -> bool:
-    """True if replacing the layers leaves the logits of random tokens unchanged, in fp32. Restores
-    the model's own layers."""
+    """True if other layers leave a model's logits of random tokens unchanged; restores its own."""
     lengths = torch.tensor([[3], [7], [11], [16], [19], [24]])
     mask = (torch.arange(24) < lengths).long()
     draw = torch.Generator().manual_seed(0)

@@ -3,8 +3,6 @@
 Source: https://huggingface.co/learn/llm-course/chapter3/4
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -218,8 +216,7 @@ class _Loop:
         return train  # type: ignore[no-any-return]
 
     def train_batch(self, batch: dict[str, torch.Tensor]) -> bool:
-        """Add a batch's gradient. Returns True if it was the step's last, and the optimizer
-        stepped."""
+        """Add a batch's gradient. Returns True if the optimizer stepped with it."""
         config, accelerator, progress = self.config, self.accelerator, self.progress
         progress.batch += 1
         with accelerator.accumulate(self.model):
@@ -246,8 +243,7 @@ class _Loop:
             yield events.GraphsGivenUp(step=self.progress.step, reason=reason)
 
     def report(self) -> Event:
-        """Return the mean loss and the speed of all ranks since the last report. Waits for the
-        ranks."""
+        """Return mean loss and speed since the last report, of all ranks, which it waits for."""
         step, accelerator = self.progress.step, self.accelerator
         loss = accelerator.reduce(torch.stack(self.losses).mean(), reduction="mean").item()
         examples = self.examples * accelerator.num_processes
@@ -355,8 +351,7 @@ class _Loop:
         return True
 
     def _predict_validation(self) -> tuple[Logits, Indices] | None:
-        """Predict the validation split, each example once. None if a stop was requested
-        meanwhile."""
+        """Predict each validation example once. None if a stop was requested meanwhile."""
         self.model.eval()
         if self.hooks.out_of_fold is not None:
             logits, labels = self.hooks.out_of_fold

@@ -9,8 +9,6 @@ Its rows have a meaning only under the names they were trained for. A single out
 the logit of a yes, as of rerankers and other cross-encoders (https://sbert.net).
 """
 
-from __future__ import annotations
-
 import copy
 import re
 import shutil
@@ -145,11 +143,8 @@ def choose_attention(requested: str, device: torch.device, half: bool, max_lengt
 
 
 def apply_config(model: PreTrainedModel, config: RunConfig) -> Any:
-    """Apply a configuration's gradient checkpointing, LoRA and freezing to a model.
-
-    Without dropout, the last layer skips work whose result the head does not read. Returns the
-    model, or a `PeftModel` for LoRA.
-    """
+    """Apply a configuration's gradient checkpointing, LoRA and freezing to a model. Returns it or
+    a `PeftModel`. Without dropout, the last layer skips work that the head does not read."""
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.use_lora:
@@ -286,8 +281,7 @@ class OutputLayer(nn.Linear):
 
 
 def find_output_layer(model: Any, outputs: int) -> str:
-    """Return the path of the last linear layer outside the encoder with so many outputs; "" if
-    there is none."""
+    """Return the path of the last linear layer outside the encoder with so many outputs, or ""."""
     encoder, found = f"{model.base_model_prefix}.", ""
     for path, module in model.named_modules():
         of_head = isinstance(module, nn.Linear) and not path.startswith(encoder)
@@ -303,12 +297,10 @@ def answer_in_fp32(model: Any) -> None:
 
 
 def plan_head(config: Any, target: Target) -> Head:
-    """Decide what a target keeps of a checkpoint's output layer, from its configuration.
-
-    Rows of classes with the same names are kept, if each class of the target has one. A single
-    logit becomes the log-odds of the positive of two classes. For a score it is mapped to the
-    target's scale by the line nearest to a sigmoid, which keeps the order of all answers.
-    """
+    """Decide what a target keeps of a checkpoint's output layer, from its configuration. Rows of
+    classes with the same names are kept, if each class of the target has one. A single logit
+    becomes the log-odds of the positive of two classes. For a score it is mapped to the target's
+    scale by the line nearest to a sigmoid, which keeps the order of all answers."""
     known = [str(name) for _, name in sorted(config.id2label.items())]
     is_score = getattr(config, "problem_type", None) == REGRESSION
     if len(known) == 1 and target.task == REGRESSION:
@@ -331,12 +323,8 @@ def plan_head(config: Any, target: Target) -> Head:
 
 def fit_head(model: Any, plan: Head, target: Target, new: Collection[str]) -> Head:
     """Make the output layer of a loaded model one for a target, as planned; drawn anew if nothing
-    can be kept.
-
-    Args:
-        model: with the outputs of the checkpoint if the plan keeps some, otherwise of the target.
-        new: names of weights that the checkpoint lacked or had in another shape.
-    """
+    can be kept. The model has the outputs of the checkpoint if the plan keeps some, otherwise of
+    the target; `new` names weights that the checkpoint lacked or had in another shape."""
     loaded = len(plan.known) if plan.rows else target.size
     name = find_output_layer(model, loaded)
     if not name or (f"{name}.weight" in new and loaded == target.size):

@@ -1,8 +1,6 @@
 """What a configuration leaves open: batch size, learning rate, steps, steps between evaluations.
 Imports no torch, so that estimates can use it."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -99,8 +97,7 @@ def resolve(
 
 
 def count_steps(config: RunConfig, batches_per_epoch: int, processes: int) -> tuple[int, int]:
-    """Return optimizer steps per epoch and in all; `batches_per_epoch` are those of each
-    process."""
+    """Return optimizer steps per epoch and in all, from each process's batches per epoch."""
     per_epoch = math.ceil(batches_per_epoch / config.gradient_accumulation_steps)
     if config.max_steps > 0:
         return per_epoch, config.max_steps

@@ -1,8 +1,6 @@
 """The optimizer with its schedule, and what is computed of a batch: its gradient with the step, and
 predictions."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math
@@ -21,12 +19,9 @@ from finetune.training.cuda_graphs import Batch, Outputs, Recorded, RecordedStep
 
 
 class Step:
-    """The computations of a run. On a GPU they are recorded, so none of them may wait for it.
-
-    Args:
-        model, optimizer: as Accelerate prepared them.
-        class_weights: in the loss, of shape (classes,); None: equal weights.
-    """
+    """The computations of a run, with a model and an optimizer that Accelerate prepared. On a GPU
+    they are recorded, so none of them may wait for it. `class_weights` are those of the loss, of
+    shape (classes,); None: equal weights."""
 
     def __init__(
         self,
@@ -53,10 +48,9 @@ class Step:
         recorder = cuda_graphs.recorder_for(config, accelerator, model)
         if recorder is not None:
             self._keeps_gradients = config.gradient_accumulation_steps > 1
-            options: dict[str, Any] = {
-                "log": print, "given_up": self._give_up_graphs,
-                "close": cuda_graphs.closeness(accelerator.mixed_precision),
-            }  # fmt: skip
+            half = accelerator.mixed_precision != "no"
+            close = cuda_graphs.CLOSE_IN_HALF if half else cuda_graphs.CLOSE
+            options: Any = {"log": print, "given_up": self._give_up_graphs, "close": close}
             self.predict = Recorded(self._predict, recorder, **options)
             self.add_gradient = RecordedStep(
                 self._add_gradient, recorder, self._loss, optimizer, accelerator.scaler,
@@ -93,8 +87,7 @@ class Step:
 
 
 def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Optimizer:
-    """Build the optimizer of all trained parameters. Biases and norms do not decay unless
-    configured."""
+    """Build the optimizer of all trained parameters. By default biases and norms do not decay."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     least = 0 if config.decay_biases_and_norms else 2  # dimensions of weights that decay
     groups: list[dict[str, Any]] = [{"params": [p for p in trained if p.ndim >= least]}]

@@ -17,9 +17,8 @@ from finetune.errors import FinetuneError
 from finetune.evaluation import report
 from finetune.hub_errors import Kind
 from finetune.jobs import memory, probe, service
-from finetune.runs.bundles import bundles
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
+from finetune.runs.store import RunStore, bundles
 from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui import elements, feedback, form
 from finetune.ui.html import fixed, in_words, macro, render
@@ -90,7 +89,7 @@ class CheckpointList(Panel):
         return render(
             "checkpoint_list.html",
             entries=entries,
-            here={entry.name for entry in entries if memory.is_downloaded(entry.name)},
+            here={entry.name for entry in entries if memory.read_shape(entry.name)},
             offline=self.offline,
             chosen=chosen,
             cached=model_cache.list_models() if memory.may_remove(store) else [],
@@ -101,7 +100,7 @@ class CheckpointList(Panel):
         alone."""
         mark = gettext("needs the Hub")
         return [
-            (entry.label if memory.is_downloaded(entry.name) else f"{entry.label} \u00b7 {mark}",
+            (entry.label if memory.read_shape(entry.name) else f"{entry.label} \u00b7 {mark}",
              entry.name)
             for entry in checkpoint_catalog.CHECKPOINTS
         ]  # fmt: skip

@@ -12,10 +12,11 @@ from urllib.parse import quote
 import gradio as gr
 from markupsafe import Markup
 
-from finetune.config import Range, hyperparameters
+from finetune.config import hyperparameters
 from finetune.errors import DataError, FinetuneError, NoSuchRun, StoreError
 from finetune.evaluation import gate, picking, ranking, release, report
 from finetune.evaluation.gate import Judgement, Limits
+from finetune.hyperparameter import Range
 from finetune.jobs import evaluate, run_table
 from finetune.jobs.evaluate import ComparisonJob
 from finetune.jobs.run_table import RunRow

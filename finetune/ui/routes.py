@@ -26,8 +26,8 @@ from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import corrections, ranking
 from finetune.hub import downloads
 from finetune.jobs import predict, run_table, service
-from finetune.jobs.export import ExportJob
 from finetune.jobs.label import LabelJob
+from finetune.jobs.publish import ExportJob
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import results

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from finetune.config import PRESETS, RunConfig
-from finetune.engines import base, ray_machines, ray_node
+from finetune.engines import base, ray_cluster, ray_node
 from finetune.engines.base import EngineSpec, read_spec, write_spec
 from finetune.engines.registry import make_spec, open_engine
 from finetune.errors import JobError
@@ -216,7 +216,7 @@ def test_what_the_cluster_cannot_do_is_said(
 
 def described(**values: object) -> dict[str, object]:
     """What a machine like this one says of itself."""
-    answer = ray_node.describe_node(__file__, ray_machines.SOURCE, ("torch", "transformers"))
+    answer = ray_node.describe_node(__file__, ray_cluster.SOURCE, ("torch", "transformers"))
     return {**answer, **values}
 
 
@@ -231,9 +231,9 @@ def described(**values: object) -> dict[str, object]:
 )
 def test_a_machine_that_differs_is_named(values: dict[str, object], text: str) -> None:
     here = described()
-    ray_machines.compare_machine("ada", described(), here, Path("/runs/1"))
+    ray_cluster.compare_machine("ada", described(), here, Path("/runs/1"))
     with pytest.raises(JobError, match=text):
-        ray_machines.compare_machine("ada", described(**values), here, Path("/runs/1"))
+        ray_cluster.compare_machine("ada", described(**values), here, Path("/runs/1"))
 
 
 @pytest.mark.parametrize(
@@ -256,9 +256,9 @@ def test_a_process_gets_a_gpu_or_its_share_of_a_machine(
     ray = SimpleNamespace(nodes=list_nodes)
     if bundle is None:
         with pytest.raises(JobError, match="the Ray cluster has 10"):
-            ray_machines.choose_bundle(ray, ranks, nodes)
+            ray_cluster.choose_bundle(ray, ranks, nodes)
     else:
-        assert ray_machines.choose_bundle(ray, ranks, nodes)[0] == bundle
+        assert ray_cluster.choose_bundle(ray, ranks, nodes)[0] == bundle
 
 
 def test_without_ray_or_an_address_it_is_said_how_to_get_them(
@@ -279,13 +279,13 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(
     for address, text in (("", "No Ray cluster is named"), ("auto", "'auto' is no address")):
         spec = make_spec("ray", {"address": address})
         with pytest.raises(JobError, match=text):
-            ray_machines.cluster_address(spec)
+            ray_cluster.cluster_address(spec)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
-    assert ray_machines.cluster_address(EngineSpec(engine="ray")) == "10.0.0.2:6379"
+    assert ray_cluster.cluster_address(EngineSpec(engine="ray")) == "10.0.0.2:6379"
     named = make_spec("ray", {"address": "10.0.0.1:6379"})
-    assert ray_machines.cluster_address(named) == "10.0.0.1:6379"
+    assert ray_cluster.cluster_address(named) == "10.0.0.1:6379"
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
-    assert ray_machines.cluster_address(named) == "10.0.0.2:6379"
+    assert ray_cluster.cluster_address(named) == "10.0.0.2:6379"
 
 
 @pytest.fixture

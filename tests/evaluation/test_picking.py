@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from finetune.config import Range, RunConfig
+from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.evaluation import cross_validation, picking, report, saved_predictions
 from finetune.hub import model_card
+from finetune.hyperparameter import Range
 from finetune.jobs import scheduler
 from finetune.metrics import catalog
 from finetune.metrics.catalog import F1

@@ -26,8 +26,7 @@ from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, PushPlan, PushProgress, PushRequest, Verification
 from finetune.inference import decision_rule
 from finetune.jobs import background, check, service, workers
-from finetune.jobs.export import ExportJob
-from finetune.jobs.push import Approvals, PushJob, PushState
+from finetune.jobs.publish import Approvals, ExportJob, PushJob, PushState
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.events import Phase

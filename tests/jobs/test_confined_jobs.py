@@ -23,8 +23,7 @@ from finetune.hub.publish import PushRequest
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import check, evaluate, predict, probe, scheduler, service, workers
 from finetune.jobs.evaluate import ComparisonJob, EvaluationJob
-from finetune.jobs.export import ExportJob
-from finetune.jobs.push import Approvals, PushJob
+from finetune.jobs.publish import Approvals, ExportJob, PushJob
 from finetune.owners import Identities, Visitor
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder

@@ -19,13 +19,13 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from finetune.config import Range, RunConfig
+from finetune.config import RunConfig
 from finetune.evaluation import cross_validation, report, saved_predictions
+from finetune.hyperparameter import Range
 from finetune.inference import quantized
 from finetune.jobs import probe, service, workers
 from finetune.jobs.evaluate import EvaluationJob
-from finetune.jobs.export import ExportJob
-from finetune.jobs.push import PushJob
+from finetune.jobs.publish import ExportJob, PushJob
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
 from finetune.search import driver, results

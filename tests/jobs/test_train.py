@@ -24,7 +24,8 @@ from finetune.config import PRESETS, RunConfig
 from finetune.data import splits
 from finetune.evaluation import corrections, report
 from finetune.hub import downloads, model_card
-from finetune.jobs import service, webhook, worker, workers
+from finetune.jobs import scheduler as schedulers
+from finetune.jobs import service, worker, workers
 from finetune.jobs.scheduler import Scheduler
 from finetune.runs import events, pair_index
 from finetune.runs.job_folder import JobFolder
@@ -268,21 +269,21 @@ def test_what_could_not_be_sent_is_logged_without_the_address(
 ) -> None:  # fmt: skip
     """A chat server on the owner's network may redirect to another."""
     hub.fail(path="/secret", status=302, headers={"Location": "/"})
-    monkeypatch.setenv(webhook.VARIABLE, address.format(chat=hub.url))
-    webhook.announce(run, run.state()).join()
+    monkeypatch.setenv(schedulers.WEBHOOK, address.format(chat=hub.url))
+    schedulers.announce(run, run.state()).join()
     assert reason in caplog.text
     assert "secret" not in caplog.text
     hub.fail(path="/hook", status=204)
-    webhook.send(f"{hub.url}/hook", run, run.state())
+    schedulers.send(f"{hub.url}/hook", run, run.state())
     redirected = [("POST", "/secret", 302)] * ("{" in address)
     asked = [one for one in hub.requests if not one[1].startswith("/api/")]  # by an earlier test
     assert asked == [*redirected, ("POST", "/hook", 204)]
-    assert webhook.message("example.org", run, run.state())["status"] == "finished"
+    assert schedulers.news("example.org", run, run.state())["status"] == "finished"
     for host, field, name in (
         ("hooks.slack.com", "text", "&lt;!channel&gt; mine"),
         ("discord.com", "content", "<!channel> mine"),
     ):
-        message = webhook.message(host, run, run.state())
+        message = schedulers.news(host, run, run.state())
         assert message[field] == f"{name}: finished, F1 0.800, accuracy 0.700"
         assert "sentence" not in json.dumps(message)
 
@@ -291,8 +292,10 @@ def test_the_scheduler_announces_each_run_that_was_at_work_and_ended_once(
     store: RunStore, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[str, str]] = []
-    monkeypatch.setenv(webhook.VARIABLE, "https://example.org/x")
-    monkeypatch.setattr(webhook, "announce", lambda run, state: sent.append((run.id, state.status)))
+    monkeypatch.setenv(schedulers.WEBHOOK, "https://example.org/x")
+    monkeypatch.setattr(
+        schedulers, "announce", lambda run, state: sent.append((run.id, state.status))
+    )
     alive: dict[str, Any] = {run.id: True}
     monkeypatch.setattr(Run, "is_alive", lambda self: alive.get(self.id, False))
     scheduler = Scheduler(store)

@@ -18,12 +18,13 @@ import pytest
 from optuna.trial import TrialState
 
 from finetune.__main__ import main as command_line
-from finetune.config import Range, RunConfig
+from finetune.config import RunConfig
 from finetune.engines import registry, spending
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.engines.registry import make_spec
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
+from finetune.hyperparameter import Range
 from finetune.jobs import scheduler, service, workers
 from finetune.owners import Visitor
 from finetune.runs import events

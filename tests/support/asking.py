@@ -13,10 +13,9 @@ import time
 from pathlib import Path
 
 from finetune.hub.publish import PushRequest
-from finetune.jobs import probe, push
+from finetune.jobs import probe, publish
 from finetune.jobs.evaluate import EvaluationJob
-from finetune.jobs.export import ExportJob
-from finetune.jobs.push import PushJob
+from finetune.jobs.publish import ExportJob, PushJob
 from finetune.runs.store import RunStore
 
 if __name__ == "__main__":
@@ -25,7 +24,7 @@ if __name__ == "__main__":
     print("there", flush=True)
     if what == "push":
         request = PushRequest(name, update=True)
-        PushJob.of(run).start(store, request, os.environ["HF_TOKEN"], push.Approvals())
+        PushJob.of(run).start(store, request, os.environ["HF_TOKEN"], publish.Approvals())
     elif what == "export":
         ExportJob.of(run).start(store)
     elif what == "probe":

@@ -22,7 +22,7 @@ from finetune.evaluation import cross_validation, examples, report, saved_predic
 from finetune.hub import model_card
 from finetune.hub.downloads import events_csv
 from finetune.inference import decision_rule
-from finetune.jobs import cost, evaluate, pipeline, run_table, service, webhook
+from finetune.jobs import cost, evaluate, pipeline, run_table, scheduler, service
 from finetune.jobs.check import check_folder
 from finetune.metrics import catalog
 from finetune.runs import events
@@ -53,7 +53,7 @@ def places(store: RunStore, run: Run, other: Run) -> dict[str, str]:
         "table": str(run_view.table(store, [run_table.run_row(store, run)], run_view.blank())),
         "compare": str(compare_view.comparison(store, [run.id, other.id])),
         "chooser": str(choosers.choices(store, run.id)[0][0]["choices"]),
-        "news": str(webhook.message("example.org", run, summary)["text"]),
+        "news": str(scheduler.news("example.org", run, summary)["text"]),
         "card": model_card.card_text(run, summary, "ada/texts"),
     }
 

@@ -16,8 +16,7 @@ import gradio as gr
 from finetune.errors import FinetuneError
 from finetune.hub import model_card, publish
 from finetune.hub.publish import PushRequest
-from finetune.jobs.export import ExportJob, ExportState
-from finetune.jobs.push import Approvals, PushJob, PushState
+from finetune.jobs.publish import Approvals, ExportJob, ExportState, PushJob, PushState
 from finetune.runs.store import RunStore
 from finetune.ui import auth, choosers, elements, feedback
 from finetune.ui.elements import dropdown
