@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from finetune.jobs import label
 from finetune.ui.html import macro
 from tests.support.browser import View
-from tests.support.judging import write_csv
+from tests.support.uploads import write_csv
 
 THINGS = ("lamp", "chair", "kettle", "shelf", "towel")
 COLOURS = ("red", "blue", "green", "white", "black", "grey")
