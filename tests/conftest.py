@@ -1,7 +1,5 @@
 """Fixtures for more than one test module. No test reaches an outside host."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gc
@@ -11,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.support.hub import LoopbackHub
 
@@ -44,8 +43,6 @@ from tests.support import toy_runs, toys
 from tests.support.hub import TOKEN
 from tests.support.toy_runs import ToyRuns
 
-GLUE = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "glue"
-
 
 @pytest.fixture
 def hub() -> Iterator[LoopbackHub]:
@@ -58,6 +55,13 @@ def hub() -> Iterator[LoopbackHub]:
 def pytest_xdist_auto_num_workers() -> int:
     """One more than processors: tests wait for the processes that they start."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Begin the long tests with those of an app or workers, which mostly take longest."""
+    whole = {"ada", "app", "cluster", "kills", "processes", "server", "visit", "whole"}
+    if config.option.markexpr == "long":
+        items.sort(key=lambda item: whole.isdisjoint(item.fixturenames))
 
 
 def pytest_collection_finish() -> None:
@@ -90,7 +94,7 @@ def own_environment() -> Iterator[None]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> RunStore:
+def store(tmp_path) -> RunStore:
     return RunStore(tmp_path / "runs")
 
 
@@ -102,55 +106,43 @@ def adopt() -> Iterator[Callable[[Run], bool]]:
 
 
 @pytest.fixture(scope="session")
-def toy_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy_checkpoint(tmp_path_factory) -> Path:
     return toys.write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "toy")
 
 
 @pytest.fixture(scope="session")
-def still_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def still_checkpoint(tmp_path_factory) -> Path:
     """The toy checkpoint without dropout: two processes would draw different masks."""
     folder = tmp_path_factory.mktemp("checkpoint") / "still"
     return toys.write_checkpoint(folder, dropout=0.0)
 
 
 @pytest.fixture(scope="session")
-def toy_pairs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toy_pairs_folder(tmp_path_factory) -> Path:
     return toys.write_pairs(tmp_path_factory.mktemp("pairs"))
 
 
 @pytest.fixture
-def toy_pairs(toy_pairs_folder: Path) -> splits.Pairs:
+def toy_pairs(toy_pairs_folder) -> splits.Pairs:
     """Pairs with the toy checkpoint's classes, so that training begins with its own output
     layer."""
     return dataclasses.replace(toys.load(toy_pairs_folder), target=Target(tuple(LABELS)))
 
 
 @pytest.fixture
-def toy_config(toy_checkpoint: Path) -> RunConfig:
+def toy_config(toy_checkpoint) -> RunConfig:
     course = RunConfig(**config.PRESETS["As the course"])
     return course.changed(
-        checkpoint=str(toy_checkpoint),
-        learning_rate=1e-3,
-        num_train_epochs=2,
-        max_length=32,
-        logging_steps=1,
-        seed=7,
-    )
+        checkpoint=str(toy_checkpoint), learning_rate=1e-3, num_train_epochs=2, max_length=32,
+        logging_steps=1, seed=7,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> ToyRuns:
+def trained(tmp_path_factory) -> ToyRuns:
     """Runs that were trained once for all tests, and all processes that run them."""
     own = tmp_path_factory.getbasetemp()
     return toy_runs.shared(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
-
-
-@pytest.fixture(scope="session")
-def glue() -> Path:
-    """The real MRPC, if it is beside the project."""
-    if not GLUE.is_dir():
-        pytest.skip(f"the real MRPC is not at {GLUE.parent.name}/{GLUE.name} beside the project")
-    return GLUE
 
 
 @pytest.fixture(scope="session")

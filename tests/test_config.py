@@ -1,12 +1,9 @@
 """Configurations, whose machine the app is on, and the texts of both."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import shlex
 from dataclasses import astuple
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,13 +11,11 @@ from hypothesis import strategies as st
 
 from finetune import arguments, config, owners
 from finetune.config import RunConfig
-from finetune.errors import ConfigError, DataError
-from finetune.findings import Finding
-from finetune.messages import message
+from finetune.errors import ConfigError
 from finetune.owners import LOCAL_USER, Policy, SharedApp, Visitor
 
 
-def test_all_problems_are_named_at_once() -> None:
+def test_all_problems_are_named_at_once():
     schedulers = config.hyperparameters()["lr_scheduler_type"].choices
     with pytest.raises(ConfigError) as caught:
         RunConfig().changed(
@@ -53,7 +48,7 @@ def test_all_problems_are_named_at_once() -> None:
     assert RunConfig().changed(**config.preset(config.DEFAULT_PRESET)) == RunConfig()
 
 
-def test_a_configuration_of_an_older_version_loads() -> None:
+def test_a_configuration_of_an_older_version_loads():
     """Without what is no longer there, which is told if it did anything."""
     plain, taught = '{"seed": 7, "teacher": ""}', '{"seed": 7, "teacher": "big"}'
     assert RunConfig.from_json(plain) == RunConfig.from_json(taught) == RunConfig(seed=7)
@@ -69,7 +64,7 @@ def test_a_configuration_of_an_older_version_loads() -> None:
     st.sampled_from(list(config.hyperparameters())),
     st.none() | st.integers() | st.floats() | st.text(max_size=20),
 )
-def test_any_value_is_read_or_refused(name: str, value: Any) -> None:
+def test_any_value_is_read_or_refused(name, value):
     problems: dict[str, str] = {}
     try:
         RunConfig(**{name: value})
@@ -87,7 +82,7 @@ def test_any_value_is_read_or_refused(name: str, value: Any) -> None:
         config.preset("As the course"),
     ],
 )
-def test_a_command_and_a_file_start_the_same_run(values: dict[str, Any]) -> None:
+def test_a_command_and_a_file_start_the_same_run(values):
     original = RunConfig().changed(**values)
     assert RunConfig.from_json(original.to_json()) == original
     line = shlex.split(arguments.command(original))
@@ -112,9 +107,7 @@ def test_a_command_and_a_file_start_the_same_run(values: dict[str, Any]) -> None
         ({"SPACE_ID": "ada/app"}, SharedApp),
     ],
 )
-def test_the_environment_says_whose_machine_it_is(
-    variables: dict[str, str], kind: type[Policy], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_says_whose_machine_it_is(variables, kind, monkeypatch):
     for name in ("SPACE_ID", "FINETUNE_VISITORS"):
         monkeypatch.delenv(name, raising=False)
     for name, text in variables.items():
@@ -125,7 +118,7 @@ def test_the_environment_says_whose_machine_it_is(
     assert Policy().identify("ada", "browser:a") == LOCAL_USER
 
 
-def test_a_visitor_is_limited_whatever_the_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visitor_is_limited_whatever_the_process_is(monkeypatch):
     monkeypatch.delenv(owners.ANY_CHECKPOINT, raising=False)
     monkeypatch.setenv("FINETUNE_MAX_RUNS", "3")
     monkeypatch.setenv("HF_TOKEN", "a secret")
@@ -139,26 +132,3 @@ def test_a_visitor_is_limited_whatever_the_process_is(monkeypatch: pytest.Monkey
     monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
     assert Visitor().policy.any_checkpoint  # and so in the workers
     assert SharedApp().worker_environment()[owners.ANY_CHECKPOINT] == "1"
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        *(
-            (DataError("{name} cannot be read: {reason}.", name="a.", reason=reason), told)
-            for reason, told in (
-                ("broken", "a. cannot be read: broken."),
-                (ValueError("more of it..."), "a. cannot be read: more of it."),
-            )
-        ),
-        (message("{name}.onnx of {name} and {count}.", name="a.", count=1.5),
-         "a..onnx of a. and 1.5."),
-        (Finding("kind", "blocks", "There is one class.", "").sentence, "There is one class."),
-        (Finding("kind", "blocks", "Rows without a label", "Do.", count=1200).sentence,
-         "Rows without a label (1,200 rows)."),
-        (Finding("kind", "blocks", "Rows without a label.", "Do.", count=1).sentence,
-         "Rows without a label (1 row)."),
-    ],
-)  # fmt: skip
-def test_a_sentence_ends_in_one_stop_whatever_its_parts_end_in(said: object, expected: str) -> None:
-    assert str(said) == expected

@@ -1,7 +1,5 @@
 """Uploads, and files that cannot be written, whichever library writes them."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource
@@ -19,7 +17,7 @@ from safetensors.torch import save_file
 from finetune import disk
 from finetune.errors import DataError, StoreError
 from finetune.jobs import train
-from finetune.jobs.background import BackgroundJob, Report
+from finetune.jobs.background import BackgroundJob
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
@@ -38,7 +36,7 @@ def little_room() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def _arrow(path: Path) -> None:
+def _arrow(path):
     table = pa.table({"a": np.random.rand(MANY)})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
@@ -56,7 +54,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("library", WRITERS)
 @pytest.mark.usefixtures("little_room")
-def test_a_write_that_ends_in_the_middle_is_known(library: str, tmp_path: Path) -> None:
+def test_a_write_that_ends_in_the_middle_is_known(library, tmp_path):
     with pytest.raises(StoreError) as caught, disk.writing("The checkpoint"):
         WRITERS[library](tmp_path / "file.npz")
     assert caught.value.fact in {
@@ -75,7 +73,7 @@ def test_a_write_that_ends_in_the_middle_is_known(library: str, tmp_path: Path) 
         (errno.EACCES, "permission denied. Give this user the right to write there, and press"),
     ],
 )
-def test_each_cause_has_its_remedy(code: int, words: str) -> None:
+def test_each_cause_has_its_remedy(code, words):
     text = os.strerror(code)
     for error in (OSError(code, text), RuntimeError(f"I/O error: {text} (os error {code})")):
         with (
@@ -93,7 +91,7 @@ GOOD = "sentence1,sentence2,label\n" + "".join(
 )
 
 
-def test_the_same_contents_under_another_name_are_another_upload(tmp_path: Path) -> None:
+def test_the_same_contents_under_another_name_are_another_upload(tmp_path):
     uploads = Uploads(tmp_path / "uploads")
     paths = [tmp_path / name for name in ("first.csv", "second.csv", "third.tsv.gz")]
     for path in paths:
@@ -106,7 +104,7 @@ def test_the_same_contents_under_another_name_are_another_upload(tmp_path: Path)
     assert uploads.add({"train": paths[0]}) == names[0]
 
 
-def test_the_last_upload_is_the_newest_though_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_the_last_upload_is_the_newest_though_the_clock_was_set_back(tmp_path):
     uploads, path = Uploads(tmp_path / "uploads"), tmp_path / "mine.csv"
     names: list[str] = []
     for text in (GOOD, GOOD + "a,b,1\n", GOOD):
@@ -125,13 +123,10 @@ def test_the_last_upload_is_the_newest_though_the_clock_was_set_back(tmp_path: P
         (OSError(errno.EROFS, "Read-only"), DataError, r"the disk is read-only\. Make it writable"),
     ],
 )
-def test_an_upload_that_breaks_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    error: Exception, raised: type[Exception], message: str,
-) -> None:  # fmt: skip
+def test_an_upload_that_breaks_leaves_nothing(tmp_path, monkeypatch, error, raised, message):
     (tmp_path / "a.csv").write_text(GOOD)
 
-    def broken(*_: object) -> None:
+    def broken(*_):
         raise error
 
     monkeypatch.setattr(shutil, "copyfile", broken)
@@ -140,18 +135,18 @@ def test_an_upload_that_breaks_leaves_nothing(
     assert list((tmp_path / "uploads").iterdir()) == []
 
 
-def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path: Path) -> None:
+def test_runs_and_jobs_say_that_the_disk_is_full(tmp_path):
     full = tmp_path / "model.bin"
     full.symlink_to("/dev/full")
 
-    def work() -> events.Event:
+    def work():
         torch.save({"a": torch.zeros(MANY)}, full)
         return events.Finished(step=0, seconds=0.0)
 
     class Job(BackgroundJob):
         phase = Phase.START
 
-        def work(self, report: Report) -> events.Event:
+        def work(self, report):
             return work()
 
     job = Job(tmp_path)

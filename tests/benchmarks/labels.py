@@ -12,8 +12,6 @@ to the next question. The ratio is the F1 of 100 chosen answers over that of 100
     python -m tests.benchmarks.labels [--seeds 5] [--quick]
 """
 
-from __future__ import annotations
-
 import csv
 import random
 import shutil

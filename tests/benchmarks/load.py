@@ -10,8 +10,6 @@ that alone. Also printed: how long an answer takes, what failed, and the app's m
     python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5] [--quick]
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """What the benchmarks share: the machine they run on, sides in turns, and work in processes."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

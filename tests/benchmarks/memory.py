@@ -9,8 +9,6 @@ worst of them: 1 means that the rows cost nothing, 0.8 that they cost a quarter 
     python -m tests.benchmarks.memory [--small 50000] [--rows 1000000] [--quick]
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

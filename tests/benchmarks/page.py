@@ -13,8 +13,6 @@ The ratio is the bare page's median over the app's: 1 / 1.25 = 0.80 is as slow a
 Chromium must be installed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -16,8 +16,6 @@ the fifty ask.
     python -m tests.benchmarks.prediction [--model FOLDER] [--mrpc FOLDER] [--rounds 2] [--quick]
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

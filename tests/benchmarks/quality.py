@@ -21,8 +21,6 @@ never on MRPC's validation split.
         [--change NAME=VALUE ...] [--quick]
 """
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,7 +94,6 @@ def train(config: RunConfig, mrpc: Path, count: int, folder: Path) -> Trained:
     run, _ = machine.train(config, folder / "runs")
     times = times_of_training(run)
     prepared = run.state().prepared
-    assert prepared is not None
     target = Target(tuple(prepared.labels))
     kept = [saved_predictions.read_logits(run, step, target) for step in times]
     labels, answers = kept[0].labels, [each.logits.argmax(axis=1) for each in kept]

@@ -11,8 +11,6 @@ bundled ones; the clock starts after `--warm` steps.
         [--steps 60] [--rounds 3] [--quick]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile
@@ -21,17 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.optim import AdamW
 from torch.utils.data import DataLoader
-from transformers import (
-    DataCollatorWithPadding,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-    get_scheduler,
-)
 
 from finetune.config import RunConfig, preset
 from finetune.data import splits
@@ -103,12 +95,12 @@ def course(folder: Path, args: argparse.Namespace) -> float:
     set_seed(SEED)
     pairs, tokenizer, model, _ = _prepared(folder, args, config_of("As the course", args))
     rows: Any = dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH)
-    collator = DataCollatorWithPadding(tokenizer)
+    collator = transformers.DataCollatorWithPadding(tokenizer)
     optimizer = AdamW(model.parameters(), lr=RATE)
     model, optimizer, loader = accelerator.prepare(
         model, optimizer, DataLoader(rows, args.batch, shuffle=True, collate_fn=collator)
     )
-    scheduler = get_scheduler("linear", optimizer, 0, args.warm + args.steps)
+    scheduler = transformers.get_scheduler("linear", optimizer, 0, args.warm + args.steps)
     model.train()
     step, samples, began = 0, 0, 0.0
     while True:
@@ -149,21 +141,21 @@ def trainer(folder: Path, args: argparse.Namespace) -> float:
     half = engine.choose_precision("auto") == "bf16"
     moments: dict[int, float] = {}
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
+    class Clock(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
             if state.global_step in (args.warm, state.max_steps):
                 moments[state.global_step] = machine.clock()
 
-    arguments = TrainingArguments(
+    arguments = transformers.TrainingArguments(
         str(folder / "trainer"), max_steps=args.warm + args.steps,
         per_device_train_batch_size=args.batch, learning_rate=RATE, bf16=half,
         optim="adamw_torch_fused", report_to="none",
         train_sampling_strategy="group_by_length", logging_steps=10, save_strategy="no",
         warmup_steps=0.06, disable_tqdm=True, seed=SEED, use_cpu=not torch.cuda.is_available(),
     )  # fmt: skip
-    Trainer(
+    transformers.Trainer(
         model, arguments,
-        DataCollatorWithPadding(tokenizer),
+        transformers.DataCollatorWithPadding(tokenizer),
         dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH), callbacks=[Clock()],
     ).train()  # fmt: skip
     return int(args.batch * args.steps) / (moments[args.warm + args.steps] - moments[args.warm])

@@ -1,7 +1,5 @@
 """What the command line says of values and files that it cannot use: a fact and a remedy."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -15,8 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from finetune.__main__ import main
 from finetune.cli import commands
-from finetune.runs.store import RunStore
-from tests.support import monitored, toys
+from tests.support import made_runs, toys
 
 
 @pytest.mark.parametrize(
@@ -29,9 +26,7 @@ from tests.support import monitored, toys
         (["evaluate", "--run", "n\0"], "no run named n"),
     ],
 )
-def test_what_cannot_be_used_is_said(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_used_is_said(words, said, tmp_path, capsys):
     assert main([*words, "--runs", str(tmp_path / "runs")]) == 2
     error = capsys.readouterr().err
     assert said in error
@@ -57,9 +52,7 @@ GATE = ["gate", "--new=a", "--old=b", "--golden={rows}"]
         (["predict", "--run=a", "--file={rows}", "--out={link}"], "--out is {link}, which another"),
     ],
 )
-def test_a_result_that_would_replace_another_file_is_refused_first(
-    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_that_would_replace_another_file_is_refused_first(words, said, tmp_path, capsys):
     names = {name: str(tmp_path / name) for name in ("rows", "link", "new", "folder")}
     names |= {name: f"{names[name]}.csv" for name in ("rows", "link", "new")}
     Path(names["rows"]).write_text("a person's")
@@ -81,24 +74,20 @@ def test_a_result_that_would_replace_another_file_is_refused_first(
     ],
 )
 def test_a_damaged_model_is_said(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, file: str, values: dict[str, object], said: str,
-) -> None:  # fmt: skip
+    store, toy_checkpoint, tmp_path, capsys, monkeypatch, file, values, said
+):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
-    run = monitored.monitored_run(store, toy_checkpoint)
+    run = made_runs.monitored_run(store, toy_checkpoint)
     path = run.best / file
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    rows = monitored.write_rows(tmp_path / "new.csv", monitored.rows(60, 2))
+    rows = made_runs.write_rows(tmp_path / "new.csv", made_runs.new_rows(60, 2))
     assert main(["monitor", str(run.folder), str(rows)]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error
 
 
-def test_runs_are_listed_and_a_predicted_file_is_told_in_a_few_lines(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_runs_are_listed_and_a_file_predicted(store, toy_checkpoint, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
     for name in ("ours", "theirs"):
         toys.finished_run(store, toy_checkpoint, name)
@@ -119,16 +108,14 @@ def test_runs_are_listed_and_a_predicted_file_is_told_in_a_few_lines(
     assert json.loads(capsys.readouterr().out)["rows"] == 2
 
 
-def test_a_bug_is_no_answer_of_a_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bug_is_no_answer_of_a_command(monkeypatch, capsys):
     """The exit status 1 is one of `gate` and `monitor`."""
     monkeypatch.setattr(commands, "monitor", Mock(side_effect=KeyError("a bug")))
     assert main(["monitor"]) == 2
     assert "KeyError: 'a bug'" in capsys.readouterr().err
 
 
-def in_a_terminal(script: str) -> str:
+def in_a_terminal(script):
     """What a script prints in a terminal, where libraries use colours."""
     variables = {
         name: value
@@ -151,7 +138,7 @@ def in_a_terminal(script: str) -> str:
 
 
 @pytest.mark.long
-def test_a_terminal_shows_our_words_without_reports_of_libraries(tmp_path: Path) -> None:
+def test_a_terminal_shows_our_words_without_reports_of_libraries(tmp_path):
     """Such as a coloured table of the weights that a checkpoint lacks, and bars of their own."""
     checkpoint = toys.write_checkpoint(tmp_path / "toy")
     weights = load_file(checkpoint / "model.safetensors")

@@ -1,8 +1,6 @@
 """Hostile checkpoints cannot open files, load other models or run code. Downloads of checkpoints:
 their progress, an end by force, and what is fetched afterwards."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -34,34 +32,34 @@ SECRET = "hush\nsecret\ntoken\n"
 
 
 @pytest.fixture
-def toy(toy_checkpoint: Path, tmp_path: Path) -> Path:
+def toy(toy_checkpoint, tmp_path) -> Path:
     """A copy of the toy checkpoint to change."""
     return Path(shutil.copytree(toy_checkpoint, tmp_path / "checkpoints" / "toy"))
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Path:
+def secret(tmp_path) -> Path:
     path = tmp_path / "secret"
     path.write_text(SECRET)
     return path
 
 
-def change(folder: Path, file: str, **values: Any) -> None:
+def change(folder, file, **values):
     path = folder / file
     content = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps(content | values))
 
 
-def point_at(file: str, **values: Any) -> Callable[[Path, Path], None]:
+def point_at(file, **values):
     """Add entries to a file; SECRET in them becomes the path of the secret."""
 
-    def make(toy: Path, secret: Path) -> None:
+    def make(toy, secret):
         change(toy, file, **json.loads(json.dumps(values).replace("SECRET", str(secret))))
 
     return make
 
 
-def names_the_secret(toy: Path, secret: Path) -> None:
+def names_the_secret(toy, secret):
     (toy / "tokenizer.json").unlink()
     tokens = {str(n): {"content": word} for n, word in enumerate(["[UNK]", "a", "b", "c", "d"])}
     (toy / "tokenizer_config.json").write_text(json.dumps(
@@ -69,31 +67,31 @@ def names_the_secret(toy: Path, secret: Path) -> None:
     ))  # fmt: skip
 
 
-def links_to_the_secret(toy: Path, secret: Path) -> None:
+def links_to_the_secret(toy, secret):
     (toy / "tokenizer.json").unlink()
     (toy / "vocab.txt").symlink_to(secret)
 
 
-def has_an_adapter(toy: Path, secret: Path) -> None:
+def has_an_adapter(toy, secret):
     other = toys.write_checkpoint(secret.parent / "other")
     change(toy, "adapter_config.json", base_model_name_or_path=str(other), peft_type="LORA")
 
 
-def has_code(toy: Path, secret: Path) -> None:
+def has_code(toy, secret):
     change(toy, "config.json", model_type="own", auto_map={"AutoConfig": "own.Own"})
     (toy / "own.py").write_text(f"open({str(secret)!r}, 'w').write('it ran')")
 
 
-def indexes_the_secret(toy: Path, secret: Path) -> None:
+def indexes_the_secret(toy, secret):
     (toy / "model.safetensors").unlink()
     change(toy, "model.safetensors.index.json", weight_map={"a": f"../../{secret.name}"})
 
 
-def is_damaged(toy: Path, secret: Path) -> None:
+def is_damaged(toy, secret):
     (toy / "config.json").write_text('{"model_type": "bert"')
 
 
-def has_a_large_tokenizer(toy: Path, secret: Path) -> None:
+def has_a_large_tokenizer(toy, secret):
     with (toy / "tokenizer.json").open("ab") as file:
         file.truncate(200 * 2**20)
 
@@ -123,9 +121,7 @@ HOSTILE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
 
 
 @pytest.mark.parametrize(("make", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_checkpoint_is_refused(
-    toy: Path, secret: Path, make: Callable[[Path, Path], None], words: str
-) -> None:
+def test_a_hostile_checkpoint_is_refused(toy, secret, make, words):
     """Refused both for training and for answers."""
     make(toy, secret)
     with pytest.raises(ModelError, match=words):
@@ -136,9 +132,7 @@ def test_a_hostile_checkpoint_is_refused(
 
 
 @pytest.mark.parametrize("make", [names_the_secret, has_code, indexes_the_secret])
-def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(
-    hub: LoopbackHub, toy: Path, secret: Path, make: Callable[[Path, Path], None]
-) -> None:
+def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(hub, toy, secret, make):
     make(toy, secret)
     name = f"ada/{make.__name__.replace('_', '-')}"
     hub.add_repo(name, files={path.name: path.read_bytes() for path in toy.iterdir()})
@@ -149,13 +143,11 @@ def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(
     assert not [path for path in asked if path.endswith((".safetensors", ".py"))]
 
 
-def test_code_that_transformers_has_itself_is_not_asked_for(
-    toy: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_that_transformers_has_itself_is_not_asked_for(toy, secret, monkeypatch):
     """Nobody is asked: in a terminal transformers would ask, and run the code after a "y"."""
     asked: list[str] = []
 
-    def agree(question: str = "") -> str:
+    def agree(question=""):
         asked.append(question)
         return "y"
 
@@ -168,7 +160,7 @@ def test_code_that_transformers_has_itself_is_not_asked_for(
     assert secret.read_text() == SECRET
 
 
-def test_what_other_programs_leave_in_the_files_is_harmless(toy: Path) -> None:
+def test_what_other_programs_leave_in_the_files_is_harmless(toy):
     """Paths of the machine that saved it, notes and pickles are not read and change nothing."""
     change(
         toy, "tokenizer_config.json", name_or_path="/home/ada/bert", tokenizer_file="/root/x.json",
@@ -190,7 +182,7 @@ def test_what_other_programs_leave_in_the_files_is_harmless(toy: Path) -> None:
     assert "checkpoint-" not in saved
 
 
-def test_the_tokens_and_settings_of_a_tokenizer_stay(toy: Path) -> None:
+def test_the_tokens_and_settings_of_a_tokenizer_stay(toy):
     (toy / "tokenizer.json").unlink()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "the", "cat", "<x>"]
     (toy / "vocab.txt").write_text("\n".join(words))
@@ -208,7 +200,7 @@ def test_the_tokens_and_settings_of_a_tokenizer_stay(toy: Path) -> None:
     assert ours.all_special_tokens == theirs.all_special_tokens
 
 
-def test_weights_in_several_files_are_read(toy: Path) -> None:
+def test_weights_in_several_files_are_read(toy):
     _, whole, _ = model.load_classifier(str(toy), TARGET, 32)
     whole.save_pretrained(toy, max_shard_size="20KB")
     (toy / "model.safetensors").unlink()
@@ -220,7 +212,7 @@ def test_weights_in_several_files_are_read(toy: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
-def test_no_entry_of_any_tokenizer_opens_a_file(toy: Path, tmp_path: Path) -> None:
+def test_no_entry_of_any_tokenizer_opens_a_file(toy, tmp_path):
     cwd = tmp_path / "watched"
     cwd.mkdir()
     done = subprocess.run(
@@ -246,7 +238,7 @@ checkpoint_files.fetch("ada/large", on_progress=die)
 
 
 @pytest.fixture
-def large(hub: LoopbackHub, toy_checkpoint: Path) -> LoopbackHub:
+def large(hub, toy_checkpoint) -> LoopbackHub:
     """The Hub with a checkpoint whose weights take a while."""
     files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
     weights = safetensors.numpy.load(files["model.safetensors"])
@@ -256,15 +248,13 @@ def large(hub: LoopbackHub, toy_checkpoint: Path) -> LoopbackHub:
     return hub
 
 
-def answers(hub: LoopbackHub) -> list[int]:
+def answers(hub):
     """How the storage answered each request for the weights."""
     return [s for method, path, s in hub.requests if method == "GET" and "/lfs/" in path]
 
 
 @pytest.mark.long
-def test_a_download_that_was_killed_goes_on_where_it_ended(
-    large: LoopbackHub, tmp_path: Path
-) -> None:
+def test_a_download_that_was_killed_goes_on_where_it_ended(large, tmp_path):
     home = large.environment(tmp_path / "home")
     command = [sys.executable, "-c", KILLED]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | home)
@@ -279,10 +269,10 @@ def test_a_download_that_was_killed_goes_on_where_it_ended(
     assert last[0] == last[1] > LARGE
 
 
-def test_a_download_tells_its_progress_and_can_be_ended(large: LoopbackHub) -> None:
+def test_a_download_tells_its_progress_and_can_be_ended(large):
     told: list[tuple[int, int]] = []
 
-    def end(done: int, total: int) -> None:
+    def end(done, total):
         told.append((done, total))
         if done > 15e6:
             raise Cancelled("Enough.")
@@ -299,7 +289,7 @@ def test_a_download_tells_its_progress_and_can_be_ended(large: LoopbackHub) -> N
     assert len(told) == count  # it lies on the disk
 
 
-def test_a_download_that_is_cut_off_goes_on_with_its_own_part(large: LoopbackHub) -> None:
+def test_a_download_that_is_cut_off_goes_on_with_its_own_part(large):
     large.fail("GET", "/lfs/", cut=True, after=12_000_000, times=2)
     large.add_repo("ada/cut", files=large.repos["model", "ada/large"].files)
     folder = checkpoint_files.fetch("ada/cut")

@@ -6,8 +6,6 @@ the values that they take), and what is guessed: the columns of both sentences a
 the doubts. Without cells, names alone tell.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from datasets import Dataset, DatasetDict
 
 from finetune.config import NO_COLUMN
 from finetune.data import columns, symmetry
-from finetune.data.column_guess import Guess, Role, guess_columns
+from finetune.data.column_guess import guess_columns
 from finetune.data.splits import Pairs
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import Target
@@ -51,7 +49,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def guess(head: str, cells: list[Any], chosen: dict[Role, str] | None = None) -> Guess:
+def guess(head, cells, chosen=None):
     names = [name or f"column {n}" for n, name in enumerate(head.split(","), 1)]
     if not cells:
         return guess_columns(names, chosen=chosen)
@@ -62,12 +60,12 @@ def guess(head: str, cells: list[Any], chosen: dict[Role, str] | None = None) ->
     return guess_columns(names, table, chosen)
 
 
-def triple(found: Guess) -> str:
+def triple(found):
     return f"{found.sentence1},{found.sentence2},{found.label}"
 
 
 @pytest.mark.parametrize("table", TABLES, ids=[table["head"] for table in TABLES])
-def test_columns_are_plain_or_asked_about(table: dict[str, Any]) -> None:
+def test_columns_are_plain_or_asked_about(table):
     found = guess(table["head"], table.get("cells", []))
     if "columns" in table:
         assert triple(found) == table["columns"]
@@ -86,9 +84,7 @@ def test_columns_are_plain_or_asked_about(table: dict[str, Any]) -> None:
          "Ticket ID,Ours,Theirs", []),
     ],
 )  # fmt: skip
-def test_an_answer_is_not_asked_again(
-    chosen: dict[Role, str], columns: str, doubts: list[str]
-) -> None:
+def test_an_answer_is_not_asked_again(chosen, columns, doubts):
     cells = ["code", "long", "other", [0, 1]]
     found = guess("Ticket ID,Ours,Theirs,Verdict", cells, chosen)
     assert triple(found) == columns
@@ -96,7 +92,7 @@ def test_an_answer_is_not_asked_again(
 
 
 @pytest.mark.timeout(120)  # it took longer
-def test_many_thousand_columns_are_matched() -> None:
+def test_many_thousand_columns_are_matched():
     """A search of all columns for each one would take minutes for a file of 40 KB."""
     names = [f"c ({n})" for n in range(20_000)]
     names += ["cat_left", "cat_right"]
@@ -107,18 +103,18 @@ WORDS = [f"word{n}" for n in range(60)]
 Rows = list[tuple[str, str, int]]
 
 
-def sentence(draw: random.Random, words: int) -> str:
+def sentence(draw, words):
     return " ".join(draw.choices(WORDS, k=words))
 
 
-def alike(count: int = 400) -> Rows:
+def alike(count=400):
     """Two sentences of one kind; neither alone predicts the label."""
     draw = random.Random(0)
     lengths = [(draw.randint(5, 12), draw.randint(5, 12)) for _ in range(count)]
     return [(sentence(draw, m), sentence(draw, n), draw.randint(0, 1)) for m, n in lengths]
 
 
-def inference() -> Rows:
+def inference():
     """The second sentence is the shorter one."""
     draw = random.Random(1)
     return [
@@ -127,12 +123,12 @@ def inference() -> Rows:
     ]
 
 
-def questions() -> Rows:
+def questions():
     """The first sentence is a question."""
     return [(f"why {first}", second, label) for first, second, label in alike()]
 
 
-def comparison() -> Rows:
+def comparison():
     """The label says which sentence is the better one."""
     draw, rows = random.Random(2), []
     for first, second, _ in alike():
@@ -141,7 +137,7 @@ def comparison() -> Rows:
     return rows
 
 
-def pairs(rows: Rows, labels: tuple[str, ...] = ("no", "yes"), **names: str) -> Pairs:
+def pairs(rows, labels=("no", "yes"), **names):
     first, second, label = zip(*rows, strict=True)
     columns = {"sentence1": list(first), "sentence2": list(second), "label": list(label)}
     train = Dataset.from_dict(columns)
@@ -149,7 +145,7 @@ def pairs(rows: Rows, labels: tuple[str, ...] = ("no", "yes"), **names: str) -> 
     return Pairs(DatasetDict(train=train), Target(tuple(labels)), facts=facts)
 
 
-def test_two_columns_of_one_kind_have_no_order() -> None:
+def test_two_columns_of_one_kind_have_no_order():
     for names in (
         "question_a,question_b", "#1 String,#2 String", "left_title,right_title", "satz1,satz2",
     ):  # fmt: skip
@@ -157,7 +153,7 @@ def test_two_columns_of_one_kind_have_no_order() -> None:
         assert symmetry.is_symmetric(pairs(alike(), sentence1=first, sentence2=second)), names
 
 
-def test_what_tells_the_first_sentence_from_the_second_is_found() -> None:
+def test_what_tells_the_first_sentence_from_the_second_is_found():
     """Also by the names of columns and classes."""
     for rows in (inference(), questions(), comparison(), alike(40)):
         assert not symmetry.is_symmetric(pairs(rows))
@@ -166,7 +162,7 @@ def test_what_tells_the_first_sentence_from_the_second_is_found() -> None:
     assert not symmetry.is_symmetric(pairs(alike(), ("entailment", "not_entailment")))
 
 
-def test_chance_is_not_taken_for_order() -> None:
+def test_chance_is_not_taken_for_order():
     """Of twenty tables without an order at most one is judged to have one."""
     told = [
         symmetry.tells_order(first, second, np.array(label))

@@ -7,8 +7,6 @@ with a message. `cells.json` is a table of what a cell of a label column says, i
 tools, programs and people, and of what a check reports.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -44,13 +42,13 @@ READ = [name for name, expected in EXPECTED.items() if "refused" not in expected
 OTHERS = {"few", "few-validation", "shared", "duplicates", "balance", "single", "positive"}
 
 
-def given(name: str) -> list[str]:
+def given(name):
     words = shlex.split(EXPECTED[name].get("options", "--checkpoint none"))
     return [str(FILES / word) if (FILES / word).is_file() else word for word in words]
 
 
 @cache
-def report(root: Path, name: str, *options: str) -> dict[str, Any]:
+def report(root, name, *options):
     """The report of `check --json` on a file."""
     words = ["--train_file", str(FILES / name), "--runs", str(root), *given(name), *options]
     lines: list[str] = []
@@ -64,7 +62,7 @@ def report(root: Path, name: str, *options: str) -> dict[str, Any]:
 
 
 @cache
-def rows(root: Path, name: str) -> list[tuple[str, ...]]:
+def rows(root, name):
     """The texts and answers of all rows that are trained on or validated with."""
     words = given(name)
     options = {word[2:]: value for word, value in zip(words[::2], words[1::2], strict=True)}
@@ -79,11 +77,11 @@ def rows(root: Path, name: str) -> list[tuple[str, ...]]:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-def seen(found: dict[str, Any]) -> dict[str, Any]:
+def seen(found):
     """What is compared of a report."""
     findings = [f for f in found["findings"] if f["kind"] not in OTHERS]
     classes = sum((Counter(split["classes"]) for split in found["splits"].values()), Counter())
@@ -100,7 +98,7 @@ def seen(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_file_is_read_told_or_asked_about(name: str, root: Path) -> None:
+def test_a_file_is_read_told_or_asked_about(name, root):
     expected = dict(EXPECTED[name])
     expected.pop("options", "")
     if other := expected.pop("same", ""):
@@ -111,13 +109,13 @@ def test_a_file_is_read_told_or_asked_about(name: str, root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED.keys() - {*READ}))
-def test_a_file_that_cannot_be_trained_on_is_refused(name: str, root: Path) -> None:
+def test_a_file_that_cannot_be_trained_on_is_refused(name, root):
     with pytest.raises(DataError, match=re.escape(EXPECTED[name]["refused"])) as caught:
         rows(root, name)
     assert caught.value.remedy
 
 
-def test_every_answer_to_a_finding_works_when_it_is_pasted(root: Path) -> None:
+def test_every_answer_to_a_finding_works_when_it_is_pasted(root):
     """Each answer to a question, and one of each kind of others."""
     pasted: set[tuple[str, str]] = set()
     for name in READ:
@@ -135,17 +133,17 @@ def test_every_answer_to_a_finding_works_when_it_is_pasted(root: Path) -> None:
     assert fields_of_remedies() <= offered  # a file belongs here for each field
 
 
-def questions(found: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+def questions(found):
     return [(f["title"], f["choices"]) for f in found["findings"] if not f["done"]]
 
 
-def undone(found: dict[str, Any]) -> list[str]:
+def undone(found):
     """The options that take back what was chosen."""
     done = [finding for finding in found["findings"] if finding["done"]]
     return [choice["option"] for finding in done for choice in finding["choices"]]
 
 
-def fields_of_remedies() -> set[str]:
+def fields_of_remedies():
     """The fields in the code that makes remedies of findings, and answers to remarks."""
     calls = re.compile(r"""\b(?:Remedy|Answer)\(\s*"(\w+)\"""")
     sources = (path.read_text("utf-8") for path in Path(finetune.__file__).parent.rglob("*.py"))
@@ -177,7 +175,7 @@ CASES = {
 }
 
 
-def write_labelled(path: Path, case: Case) -> None:
+def write_labelled(path, case):
     """Write texts beside the cells of a case, by the path's ending."""
     names = ["text", *case.columns.split()]
     cells = case.cells if len(names) > 2 else [[cell] for cell in case.cells]
@@ -198,7 +196,7 @@ def write_labelled(path: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_cell_says_what_its_writer_meant(tmp_path: Path, name: str) -> None:
+def test_a_cell_says_what_its_writer_meant(tmp_path, name):
     case = CASES[name]
     path = tmp_path / f"a.{case.ending}"
     write_labelled(path, case)

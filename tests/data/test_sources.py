@@ -1,12 +1,8 @@
 """Datasets of the loopback Hub: many configurations and splits, and datasets that cannot be
 read."""
 
-from __future__ import annotations
-
 import io
 import json
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,17 +16,10 @@ from finetune.data import checks, hub_access, sources, splits
 from finetune.environment import hub_connection
 from finetune.errors import DataError
 from finetune.jobs import check, cost, service
-from finetune.runs.store import RunStore
 from tests.support import toys
-from tests.support.hub import LoopbackHub
 
 
-def rows(
-    count: int,
-    seed: int = 0,
-    names: tuple[str, str, str] = ("sentence1", "sentence2", "label"),
-    classes: tuple[str, ...] = ("no", "yes"),
-) -> bytes:
+def rows(count, seed=0, names=("sentence1", "sentence2", "label"), classes=("no", "yes")):
     """Make a split of toy sentences as `datasets` writes Parquet, with class names in its
     metadata."""
     first, second, _ = map(list, zip(*toys.rows(count, seed), strict=True))
@@ -47,12 +36,12 @@ def rows(
     return buffer.getvalue()
 
 
-def csv_file(count: int) -> bytes:
+def csv_file(count):
     lines = "".join(f"{first},{second},{label}\n" for first, second, label in toys.rows(count))
     return f"sentence1,sentence2,label\n{lines}".encode()
 
 
-def readme(**configs: list[str]) -> bytes:
+def readme(**configs):
     listed = []
     for name, own in configs.items():
         files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in own]
@@ -61,23 +50,21 @@ def readme(**configs: list[str]) -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hub: LoopbackHub) -> None:
+def fresh(monkeypatch, tmp_path, hub) -> None:
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def load(folder: Path, name: str, **values: object) -> splits.Pairs:
+def load(folder, name, **values):
     return splits.load_pairs(RunConfig(dataset=name).changed(**values), folder)
 
 
-def sizes(pairs: splits.Pairs) -> dict[str, int]:
+def sizes(pairs):
     return {name: len(split) for name, split in pairs.splits.items()}
 
 
-def test_of_several_splits_and_configurations_one_is_chosen(
-    hub: LoopbackHub, tmp_path: Path
-) -> None:
+def test_of_several_splits_and_configurations_one_is_chosen(hub, tmp_path):
     names = ["train", "validation_matched", "validation_mismatched", "test_matched"]
     columns, classes = ("premise", "hypothesis", "label"), ("entailment", "neutral", "other")
     files = {"README.md": readme(mnli=names)}
@@ -116,10 +103,7 @@ def test_of_several_splits_and_configurations_one_is_chosen(
         (["test"], {"test": "test"}, "No split of ada/tickets is left to train on"),
     ],
 )
-def test_no_split_of_a_source_is_two(
-    hub: LoopbackHub, tmp_path: Path, names: list[str], requested: dict[str, str],
-    chosen: dict[str, str] | str,
-) -> None:  # fmt: skip
+def test_no_split_of_a_source_is_two(hub, tmp_path, names, requested, chosen):
     files = {f"default/{name}.parquet": rows(20 + n, n) for n, name in enumerate(names)}
     files["README.md"] = readme(default=names)
     hub.add_repo("ada/tickets", "dataset", files)
@@ -132,9 +116,7 @@ def test_no_split_of_a_source_is_two(
     assert {split: name for split, name in facts["splits"].items() if name} == chosen
 
 
-def test_any_dataset_is_read_and_a_new_commit_too(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_dataset_is_read_and_a_new_commit_too(hub, tmp_path, monkeypatch):
     text = csv_file(40).replace(b"sentence1,sentence2,label", b"q1,q2,same")
     repo = hub.add_repo("ada/tickets", "dataset", {"train.csv": text})
     first = load(tmp_path, "ada/tickets")
@@ -170,9 +152,7 @@ def test_any_dataset_is_read_and_a_new_commit_too(
         ("upload/../../etc", "There is no upload"),
     ],
 )
-def test_what_is_not_to_be_had_is_said(
-    hub: LoopbackHub, tmp_path: Path, name: str, message: str
-) -> None:
+def test_what_is_not_to_be_had_is_said(hub, tmp_path, name, message):
     hub.add_repo("ada/private", "dataset", {"train.csv": csv_file(9)}, private=True)
     hub.add_repo("ada/gated", "dataset", {"train.csv": csv_file(9)}, gated=True)
     hub.add_repo("ada/script", "dataset", {"script.py": b"raise SystemExit('it ran')"})
@@ -190,9 +170,7 @@ def test_what_is_not_to_be_had_is_said(
     "name",
     ["csv", "data", "ada/local", "~/pairs", "a\\b", "hf://datasets/ada/x", "a/b/c", "ada/.."],
 )
-def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
-    tmp_path: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch, capsys: Any, name: str
-) -> None:
+def test_only_what_is_offered_or_on_the_hub_is_read(tmp_path, store, monkeypatch, capsys, name):
     """`load_dataset("csv")` would read the files below the working directory; a folder's name,
     too."""
     monkeypatch.chdir(tmp_path)
@@ -217,9 +195,7 @@ def test_only_what_is_offered_or_of_the_hub_is_a_dataset(
 
 
 @pytest.mark.parametrize("file", ["README.md", ".huggingface.yaml"])
-def test_a_dataset_names_no_data_but_its_own(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
-) -> None:
+def test_a_dataset_names_no_data_but_its_own(hub, tmp_path, monkeypatch, file):
     """`datasets` would fetch any address, and open any local file, that the card names."""
     (tmp_path / "secret.csv").write_bytes(csv_file(40))
     calls: list[object] = []
@@ -246,9 +222,7 @@ def test_a_dataset_names_no_data_but_its_own(
     assert not [path for _, path, _ in hub.requests if "secret" in path or "a.zip" in path]
 
 
-def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
-    hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_denies(hub, tmp_path, monkeypatch):
     files, repos = {"train.csv": csv_file(40)}, {}
     for name in ("ada/secret", "ada/locked", "ada/open"):
         private, gated = name == "ada/secret", name == "ada/locked"
@@ -261,7 +235,7 @@ def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
     reachable = [False]
     monkeypatch.setattr(hub_connection, "hub_is_reachable", lambda: reachable[-1])
 
-    def refused(name: str, revision: str = "") -> bool:
+    def refused(name, revision=""):
         try:
             load(tmp_path, name, dataset_revision=revision)
         except DataError as error:
@@ -280,14 +254,12 @@ def test_a_visitor_gets_nothing_from_a_cache_that_the_hub_would_not_give_them(
     assert hub.tokens_seen == []
 
 
-def test_what_the_owner_has_examined_is_no_visitors_to_see(
-    hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, store: RunStore
-) -> None:
+def test_what_the_owner_has_examined_is_no_visitors_to_see(hub, monkeypatch, store):
     repo = hub.add_repo("ada/examined", "dataset", {"train.csv": csv_file(40)}, private=True)
     config = RunConfig(dataset="ada/examined")
     monkeypatch.setenv("HF_TOKEN", "hub-token-of-ada")
 
-    def examined() -> str:
+    def examined():
         folder = check.check_folder(store, config)
         folder.folder.mkdir(parents=True)
         folder.describe_job("check", "", config.to_dict())

@@ -1,13 +1,10 @@
 """Lines, rows and quotes as editors, spreadsheets and libraries count and write them: every row is
 read, or a doubt is reported. What no file of `test_files` can show."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,9 +19,7 @@ from finetune.errors import DataError
 GOOD = "sentence1,sentence2,label\n" + "the cat,a cat,1\nthe cat,no cat,0\n" * 20
 
 
-def test_a_visitor_brings_no_more_by_packing_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_visitor_brings_no_more_by_packing_it(tmp_path, monkeypatch):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(GOOD.encode() + b"the cat,a cat,1\n" * 200_000))
     table_formats.open_table(path)
@@ -34,14 +29,14 @@ def test_a_visitor_brings_no_more_by_packing_it(
         table_formats.open_table(path)
 
 
-def read(path: Path, **options: str) -> tuple[list[tuple[int, list[Any]]], list[tuple[int, str]]]:
+def read(path, **options):
     bad: list[tuple[int, str]] = []
     table = table_formats.open_table(path, options=ReadOptions(**options))
     rows = table.rows(lambda line, reason: bad.append((line, reason)))
     return [(line, list(row.values())) for line, row in rows], bad
 
 
-def test_lines_and_rows_are_named_as_editors_and_spreadsheets_count_them(tmp_path: Path) -> None:
+def test_lines_and_rows_are_named_as_editors_and_spreadsheets_count_them(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('a,b\n1,2\n"x\ny",3\nshort\n"a"b,1,1\n4,"open,7\n5,6\n')
     rows, bad = read(path)
@@ -62,7 +57,7 @@ def test_lines_and_rows_are_named_as_editors_and_spreadsheets_count_them(tmp_pat
         read(path, sheet="None")
 
 
-def test_a_quote_that_is_not_closed_costs_little(tmp_path: Path) -> None:
+def test_a_quote_that_is_not_closed_costs_little(tmp_path):
     """The end of each quote is searched in a limited number of lines, not in the whole file."""
     rows = 3 * quoting.MAX_RECORD
     path = tmp_path / "a.csv"
@@ -77,9 +72,7 @@ def test_a_quote_that_is_not_closed_costs_little(tmp_path: Path) -> None:
     contents=st.binary(max_size=400),
     ending=st.sampled_from([".csv", ".tsv", ".jsonl", ".json", ".parquet", ".csv.gz"]),
 )
-def test_any_bytes_are_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, contents: bytes, ending: str
-) -> None:
+def test_any_bytes_are_read_or_refused(tmp_path_factory, contents, ending):
     path = tmp_path_factory.mktemp("any") / f"a{ending}"
     path.write_bytes(contents)
     try:
@@ -91,7 +84,7 @@ def test_any_bytes_are_read_or_refused(
         return
 
 
-def test_no_cell_of_a_sheet_is_a_formula() -> None:
+def test_no_cell_of_a_sheet_is_a_formula():
     cells = ["=cmd|' /C calc'!A0", "@x", " -2 &amp;", "\t=1", "-1", "<b>+1</b>", 7]
     (row,) = csv.reader(csv_cells.to_csv([cells]).splitlines())
     assert row == [*(f"'{cell}" for cell in cells[:4]), "-1", "<b>+1</b>", "7"]
@@ -126,13 +119,13 @@ WRITERS: dict[str, tuple[str, Any, str, list[dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-def plain_rows(count: int) -> Rows:
+def plain_rows(count):
     rng = random.Random(1)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(4, 9))) for _ in range(2 * count)]
     return [[*texts[2 * n : 2 * n + 2], str(n % 2)] for n in range(count)]
 
 
-def read_cells(path: Path, **options: str) -> tuple[Rows, list[int], set[str]]:
+def read_cells(path, **options):
     """The cells of all rows, the lines that cannot be read, and the kinds of remarks."""
     bad: list[int] = []
     table = table_formats.open_table(path, options=ReadOptions(**options))
@@ -141,7 +134,7 @@ def read_cells(path: Path, **options: str) -> tuple[Rows, list[int], set[str]]:
     return rows, bad, {remark.kind for remark in table.remarks}
 
 
-def write(path: Path, rows: Rows, writer: str, delimiter: str, way: dict[str, Any]) -> None:
+def write(path, rows, writer, delimiter, way):
     with path.open("w", encoding="utf-8", newline="") as file:
         if writer == "pandas":
             pd.DataFrame(rows, columns=NAMES).to_csv(file, index=False, sep=delimiter, **way)
@@ -152,9 +145,7 @@ def write(path: Path, rows: Rows, writer: str, delimiter: str, way: dict[str, An
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_is_written_comes_back_or_is_told(
-    writer: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_is_written_comes_back_or_is_told(writer, tmp_path_factory):
     """All rows are read unchanged. If not, quotes are doubtful or lines unreadable, and all rows
     are read once their quote is chosen."""
     quote, cell, marks, ways = WRITERS[writer]
@@ -165,7 +156,7 @@ def test_what_is_written_comes_back_or_is_told(
         delimiter=st.sampled_from(marks),
         way=st.sampled_from(ways),
     )
-    def comes_back(texts: list[tuple[str, str]], delimiter: str, way: dict[str, Any]) -> None:
+    def comes_back(texts, delimiter, way):
         path, rows = tmp_path_factory.mktemp("written") / "a.csv", plain_rows(30)
         for n, pair in enumerate(texts):
             rows[(7 * n + 3) % 30][:2] = pair

@@ -1,8 +1,6 @@
 """What a checkpoint's tokenizer makes of texts: how many tokens, cut where, whether it knows the
 language."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource
@@ -32,9 +30,7 @@ def bundled() -> Any:
 
 
 @pytest.mark.parametrize("row", LANGUAGES, ids=[*TEXTS])
-def test_an_english_checkpoint_does_not_know_other_languages(
-    row: dict[str, Any], bundled: Any
-) -> None:
+def test_an_english_checkpoint_does_not_know_other_languages(row, bundled):
     """What it can read, such as code and numbers, is not accused."""
     fit = measure_fit(bundled, [row["text"]] * 2)
     assert (fit is not None and fit.is_poor) == row["poor"]
@@ -43,9 +39,7 @@ def test_an_english_checkpoint_does_not_know_other_languages(
 @pytest.mark.parametrize(
     ("language", "pieces"), [("Chinese", "."), ("Korean", r"\w+"), ("Thai", "..?.?")]
 )
-def test_a_tokenizer_that_knows_a_language_by_characters_or_words_is_not_accused(
-    language: str, pieces: str
-) -> None:
+def test_a_tokenizer_that_knows_a_language_by_characters_or_words_is_not_accused(language, pieces):
     """Those made for Chinese have a piece for each character, others longer ones."""
     words = re.findall(r"[^\W\d]+", TEXTS[language])
     found = [piece for word in words for piece in re.findall(pieces, word)]
@@ -56,13 +50,11 @@ def test_a_tokenizer_that_knows_a_language_by_characters_or_words_is_not_accused
     ])  # fmt: skip
     known = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
     fit = measure_fit(known, [" ".join(words)] * 2)
-    assert fit is not None
     assert not fit.is_poor
 
 
-def test_they_are_those_of_the_checkpoints_own_tokenizer(tmp_path: Path) -> None:
+def test_they_are_those_of_the_checkpoints_own_tokenizer(tmp_path):
     tokenizer = token_lengths.tokenizer_file(RunConfig().checkpoint)
-    assert tokenizer is not None
     dataset = dataset_cache.read_dataset(RunConfig(), tmp_path)
     own = AutoTokenizer.from_pretrained(str(tokenizer.parent))
     rows = dataset.texts("train")
@@ -82,9 +74,7 @@ LONG = [
 
 
 @pytest.mark.parametrize(("name", "max_length"), [("toy", 31), ("bundled", 8)])
-def test_inputs_are_truncated_to_the_same_tokens(
-    toy_checkpoint: Path, name: str, max_length: int
-) -> None:
+def test_inputs_are_truncated_to_the_same_tokens(toy_checkpoint, name, max_length):
     bundled = checkpoints.local_folder(RunConfig().checkpoint)
     tokenizer = AutoTokenizer.from_pretrained(toy_checkpoint if name == "toy" else bundled)
     pairs = [(first, second) for first in LONG for second in LONG]
@@ -100,7 +90,7 @@ def test_inputs_are_truncated_to_the_same_tokens(
     assert cut[0][0] == SHORT
 
 
-def test_a_pair_of_long_sentences_takes_little_memory(toy_checkpoint: Path) -> None:
+def test_a_pair_of_long_sentences_takes_little_memory(toy_checkpoint):
     """The tokenizer alone would make gigabytes of encodings, one for each pair of cut-off parts."""
     scorer = Scorer(toy_checkpoint, 32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,10 +1,7 @@
 """What several tests of engines need."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -18,13 +15,13 @@ from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.support.engines import let_jobs_train, slow_run, wait
-from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.hub import TOKEN
 from tests.support.ray_nodes import Nodes, running_cluster
+from tests.support.running import let_jobs_train, slow_run, wait
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+def cluster(tmp_path_factory) -> Iterator[Nodes]:
     """A cluster of two nodes with a processor each."""
     with running_cluster(tmp_path_factory.mktemp("home")) as nodes:
         for _ in range(2):
@@ -33,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(store: RunStore) -> Iterator[None]:
+def nothing_left(store) -> Iterator[None]:
     """End what is left of runs, here and on the cluster."""
     yield
     for run in store.runs():
@@ -43,20 +40,20 @@ def nothing_left(store: RunStore) -> Iterator[None]:
 
 
 @pytest.fixture
-def job(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> EngineSpec:
+def job(hub, monkeypatch) -> EngineSpec:
     """Hugging Face Jobs on the cheapest machine."""
     return let_jobs_train(hub, monkeypatch, TOKEN)
 
 
 @pytest.fixture
-def sleeping_job(hub: LoopbackHub, job: EngineSpec) -> EngineSpec:
+def sleeping_job(hub, job) -> EngineSpec:
     """Jobs that sleep."""
     hub.jobs.prepare = lambda _command, variables: (["sleep", "60"], variables)
     return job
 
 
 @pytest.fixture
-def sleeping(store: RunStore, sleeping_job: EngineSpec) -> tuple[Run, EngineSpec, Engine]:
+def sleeping(store, sleeping_job) -> tuple[Run, EngineSpec, Engine]:
     """A run whose job sleeps, its engine spec and its engine."""
     run = store.create(RunConfig())
     spec = write_spec(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
@@ -67,14 +64,14 @@ def sleeping(store: RunStore, sleeping_job: EngineSpec) -> tuple[Run, EngineSpec
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch) -> None:
     """Let those who follow a job ask again soon."""
     monkeypatch.setattr(supervisor, "POLL", 0.1)
     monkeypatch.setattr(hub_jobs, "PAUSE", 0.01)
 
 
 @pytest.fixture
-def nothing_begins(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_begins(store, monkeypatch) -> None:
     """Runs that are resumed wait; the test takes the worker's part."""
 
     def leave(store: RunStore) -> None:
@@ -85,14 +82,12 @@ def nothing_begins(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def config(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
+def config(store, toy_checkpoint, toy_pairs_folder) -> RunConfig:
     return slow_run(store, toy_checkpoint, toy_pairs_folder)
 
 
 @pytest.fixture(scope="session")
-def whole(
-    tmp_path_factory: pytest.TempPathFactory, toy_checkpoint: Path, toy_pairs_folder: Path
-) -> Run:
+def whole(tmp_path_factory, toy_checkpoint, toy_pairs_folder) -> Run:
     """The run of that configuration that nothing happened to, trained here once for all processes
     that run tests."""
     own = tmp_path_factory.getbasetemp()

@@ -1,11 +1,7 @@
 """An engine is chosen with its options, its price and consent; what jobs may cost and have cost."""
 
-from __future__ import annotations
-
 import argparse
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import gradio as gr
 import pytest
@@ -17,27 +13,25 @@ from finetune.engines import registry, spending
 from finetune.errors import ConfigError, FinetuneError, JobError, StoreError
 from finetune.jobs import cost
 from finetune.owners import SharedApp, Visitor
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.ui.engine_form import Choice, EngineForm
-from tests.support.engines import engine_values
-from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.hub import TOKEN
+from tests.support.running import engine_values
 from tests.support.tabs import NOBODY
 
 
 @pytest.fixture(autouse=True)
-def signed_in(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def signed_in(hub, monkeypatch) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
-def drawn(store: RunStore) -> EngineForm:
+def drawn(store):
     form = EngineForm(store)
     with gr.Blocks():
         form.draw()
     return form
 
 
-def test_the_form_has_its_machines_prices_and_consent(store: RunStore) -> None:
+def test_the_form_has_its_machines_prices_and_consent(store):
     form = drawn(store)
     assert ("Hugging Face Job", "hub-job") in form.engine.choices
     told = form.on_engine(NOBODY, "hub-job")
@@ -61,16 +55,15 @@ def test_the_form_has_its_machines_prices_and_consent(store: RunStore) -> None:
     assert "All 2 runs: at most $0.67" in text
 
 
-def parsed(words: str) -> argparse.Namespace:
+def parsed(words):
     parser = argparse.ArgumentParser()
     options.add_engine(parser)
     return parser.parse_args(words.split())
 
 
-def test_the_command_line_has_its_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_has_its_flags(capsys):
     args = parsed("--engine hub-job --flavor a10g-small --namespace ada --minutes 10 --nodes 2")
     spec = options.engine_spec(args)
-    assert spec is not None
     assert spec.options["namespace"] == "ada"
     assert "nodes" not in spec.options
     with pytest.raises(JobError, match="The price was not agreed to"):
@@ -96,17 +89,13 @@ def test_the_command_line_has_its_flags(capsys: pytest.CaptureFixture[str]) -> N
     ],
     ids=str,
 )
-def test_options_that_are_wrong_are_all_named(
-    engine: str, values: dict[str, Any], said: str
-) -> None:
+def test_options_that_are_wrong_are_all_named(engine, values, said):
     with pytest.raises(FinetuneError, match=said):
         registry.make_spec(engine, values)
 
 
 @pytest.mark.parametrize("named", ["", "10.0.0.2:6379"])
-def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
+def test_visitors_are_offered_a_cluster_that_the_owner_has_named(store, monkeypatch, named):
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("RAY_ADDRESS", named)
     form = drawn(store)
@@ -119,12 +108,10 @@ def test_visitors_are_offered_a_cluster_that_the_owner_has_named(
     registry.check_options(registry.make_spec("ray", {"nodes": 2}), SharedApp())
 
 
-def test_no_reservation_is_lost_and_none_is_made_without_a_note(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_reservation_is_lost_and_none_is_made_without_a_note(store, monkeypatch):
     """A process may be killed while it writes one, and a disk full; owners have any names."""
 
-    def write_half(path: Path, line: bytes) -> None:
+    def write_half(path, line):
         with path.open("ab") as torn:
             torn.write(line[: len(line) // 2])
 
@@ -142,10 +129,10 @@ def test_no_reservation_is_lost_and_none_is_made_without_a_note(
     assert spending.spent_today(store.root, runs[0].owner) == 5.0
 
 
-def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore) -> None:
+def test_jobs_that_begin_at_once_see_each_others_cost(store):
     runs = [store.create(RunConfig()) for _ in range(8)]
 
-    def reserve(run: Run) -> bool:
+    def reserve(run):
         try:
             spending.reserve(run, 1, most=1.0, a_run=2.0, a_day=3.0)
         except JobError:
@@ -166,8 +153,6 @@ def test_jobs_that_begin_at_once_see_each_others_cost(store: RunStore) -> None:
     [(0.015, 0.02, 0.01), (0.0001, 0.01, 0.0), (0.29, 0.29, 0.29), (1.1, 1.1, 1.1), (0.0, 0.0, 0.0),
      (0.1 + 0.2, 0.3, 0.3), (12.341, 12.35, 12.34)],
 )  # fmt: skip
-def test_bounds_are_rounded_to_the_side_on_which_they_hold(
-    dollars: float, most: float, left: float
-) -> None:
+def test_bounds_are_rounded_to_the_side_on_which_they_hold(dollars, most, left):
     assert spending.rounded_up(dollars) == most
     assert spending.rounded_down(dollars) == left

@@ -1,7 +1,5 @@
 """What holds of a run on every engine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -9,19 +7,16 @@ import sys
 import psutil
 import pytest
 
-from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec, read_spec
 from finetune.engines.registry import make_spec
 from finetune.errors import FinetuneError
 from finetune.jobs import service, workers
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from tests.support.engines import TOTAL, after, resume, steps, wait, weights
 from tests.support.ray_nodes import needs_ray
+from tests.support.running import TOTAL, after, resume, steps, wait, weights
 from tests.support.waiting import until
 
-RAY = pytest.param("ray", marks=[needs_ray, pytest.mark.long])
+RAY = pytest.param("ray", marks=[needs_ray, pytest.mark.long, pytest.mark.xdist_group("ray")])
 APP = """
 import sys, time
 from finetune.jobs.scheduler import Scheduler
@@ -32,7 +27,7 @@ time.sleep(600)
 
 
 @pytest.fixture(params=["local", "hub-job", RAY])
-def spec(request: pytest.FixtureRequest) -> EngineSpec:
+def spec(request) -> EngineSpec:
     if request.param == "hub-job":
         job: EngineSpec = request.getfixturevalue("job")
         return job
@@ -41,7 +36,7 @@ def spec(request: pytest.FixtureRequest) -> EngineSpec:
     return EngineSpec()
 
 
-def training_process(run: Run) -> psutil.Process:
+def training_process(run):
     """The process that trains, wherever it is on this machine."""
     follower = workers.worker_process(run) if read_spec(run).engine != "local" else None
     for process in psutil.process_iter():
@@ -56,7 +51,7 @@ def training_process(run: Run) -> psutil.Process:
 
 
 @pytest.mark.parametrize("spec", ["hub-job", RAY], indirect=True)
-def test_a_run_that_fails_says_why(store: RunStore, config: RunConfig, spec: EngineSpec) -> None:
+def test_a_run_that_fails_says_why(store, config, spec):
     run = service.start_run(store, config.changed(label_column="verdict"), spec)
     failed = wait(store, run, "failed")
     assert "verdict" in failed.error
@@ -64,14 +59,10 @@ def test_a_run_that_fails_says_why(store: RunStore, config: RunConfig, spec: Eng
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
-def test_killed_left_alone_and_stopped_it_ends_with_the_weights_of_one_that_was_not(
-    store: RunStore, config: RunConfig, spec: EngineSpec, whole: Run,
-    processes: list[psutil.Process],
-) -> None:  # fmt: skip
+def test_killed_left_alone_and_stopped_it_ends_as_one_not(store, config, spec, whole, processes):
     here = spec.engine == "local"
 
-    def start_app() -> psutil.Process:
+    def start_app():
         words = [sys.executable, "-c", APP, str(store.root)]
         app = psutil.Process(subprocess.Popen(words, env=os.environ).pid)
         processes.append(app)

@@ -1,12 +1,8 @@
 """Runs as Hugging Face Jobs; what holds on every engine is in `test_engine_contract`."""
 
-from __future__ import annotations
-
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
@@ -15,7 +11,7 @@ from finetune.__main__ import main as command_line
 from finetune.cli import train
 from finetune.config import RunConfig
 from finetune.engines import registry, spending, supervisor
-from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, write_spec
+from finetune.engines.base import AttemptStatus, EngineSpec, read_spec, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.registry import check_config
 from finetune.engines.run_bucket import RunBucket
@@ -24,25 +20,20 @@ from finetune.hub import client
 from finetune.jobs import service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
-from tests.support.engines import TOTAL, after, resume, steps, wait, weights
-from tests.support.hub import TOKEN, LoopbackHub
-from tests.support.simulated_job import SimulatedJob, simulate
+from tests.support import running
+from tests.support.hub import TOKEN
 from tests.support.waiting import until
 
 BUCKET = "ada/finetune-jobs"
 
 
 @pytest.mark.long
-def test_a_job_gives_what_training_here_gives_though_the_hub_stumbles(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, whole: Run
-) -> None:
+def test_a_job_gives_what_training_here_does_though_the_hub_fails(hub, store, config, job, whole):
     hub.jobs.lines_twice = True
     hub.fail(path="/logs", cut=True, after=4000)  # in the middle of a line
     run = service.start_run(store, config, job)
-    live = wait(store, run, when=after(4))
+    live = running.wait(store, run, when=running.after(4))
     assert live.started is not None
     assert not run.has_model()
     hub.fail(path=r"/api/jobs/ada/[0-9a-f]+$", status=500, times=2)
@@ -50,14 +41,14 @@ def test_a_job_gives_what_training_here_gives_though_the_hub_stumbles(
     hub.fail(path="/logs", cut=True, after=3000)
     hub.fail(path="/v1/xorbs", cut=True, after=100)
     hub.fail(path="/batch", status=503, times=2)
-    done = wait(store, run, "finished")
-    assert weights(run) == weights(whole)
-    assert steps(run) == steps(whole)
+    done = running.wait(store, run, "finished")
+    assert running.weights(run) == running.weights(whole)
+    assert running.steps(run) == running.steps(whole)
     assert done.curve[-1].metrics == whole.state().curve[-1].metrics
     lines = run.events_file.read_bytes().splitlines()
     assert len(set(lines)) == len(lines)
     assert [event.event for event in run.tail()[0]].count("finished") == 1  # type: ignore[attr-defined]
-    assert f"step {TOTAL - 1}: loss" in run.log_tail()
+    assert f"step {running.TOTAL - 1}: loss" in run.log_tail()
     assert "@finetune" not in run.log_tail()
     # Nothing of the token is left anywhere, and its cost is known.
     assert not any(
@@ -74,61 +65,57 @@ def test_a_job_gives_what_training_here_gives_though_the_hub_stumbles(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_run_whose_job_dies_moves_and_ends_with_the_weights_of_one_that_stayed(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec, whole: Run
-) -> None:
+def test_a_run_whose_job_dies_moves_and_ends_as_one_that_stayed(hub, store, config, job, whole):
     run = service.start_run(store, config, job)
-    wait(store, run, when=after(15))
+    running.wait(store, run, when=running.after(15))
     saved = f"{run.id}/attempt-1/saved/checkpoints"
     until(lambda: any(path.startswith(saved) for path in hub.buckets[BUCKET].files))
     hub.jobs.kill(hub.jobs.last.id)
-    failed = wait(store, run, "failed")
+    failed = running.wait(store, run, "failed")
     assert "The machine was lost" in failed.error
     assert "Resume" in failed.remedy
     step = run.checkpoint_step()
     assert step > 0
-    resume(store, run, EngineSpec())
+    running.resume(store, run, EngineSpec())
     until(lambda: any(isinstance(event, events.Resumed) for event in run.tail()[0]))
     assert {e.step for e in run.tail()[0] if isinstance(e, events.Resumed)} == {step}
-    wait(store, run, when=after(step + 5))
+    running.wait(store, run, when=running.after(step + 5))
     service.stop_run(store, run)
-    stopped = wait(store, run, "stopped")
+    stopped = running.wait(store, run, "stopped")
     assert run.has_model()
     assert run.checkpoint_step() == stopped.step
-    resume(store, run, job)
-    wait(store, run, when=after(stopped.step + 5))
+    running.resume(store, run, job)
+    running.wait(store, run, when=running.after(stopped.step + 5))
     # Its bucket is deleted, and all that the job had saved there: it goes on here.
     workers.kill_worker(run)
     hub.jobs.kill(hub.jobs.last.id)
     del hub.buckets[BUCKET]
-    resume(store, run)
-    wait(store, run, "failed")
-    resume(store, run, EngineSpec())
-    wait(store, run, "finished")
-    assert weights(run) == weights(whole)
-    assert dict(steps(run)) == dict(steps(whole))
+    running.resume(store, run)
+    running.wait(store, run, "failed")
+    running.resume(store, run, EngineSpec())
+    running.wait(store, run, "finished")
+    assert running.weights(run) == running.weights(whole)
+    assert dict(running.steps(run)) == dict(running.steps(whole))
     assert (read_spec(run).attempt, read_spec(run).job) == (2, "")
 
 
-class FormerToo(SimulatedJob):
+class FormerToo(running.SimulatedJob):
     """A job of which a former attempt still writes."""
 
-    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+    def follow(self, run, spec):
         for text in super().follow(run, spec):
             log_line = supervisor.decode(text)
-            assert log_line is not None
             yield log_line._replace(attempt=log_line.attempt - 1, line=b'{"former": 1}').encode()
             yield text
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_many_jobs_send_is_all_written_down(store: RunStore) -> None:
+def test_what_many_jobs_send_is_all_written_down(store):
     jobs = [(store.create(RunConfig()), FormerToo(1.5)) for _ in range(5)]
     for run, _ in jobs:
         write_spec(run, EngineSpec(engine="hub-job"))
     with ThreadPoolExecutor(len(jobs)) as pool:
-        list(pool.map(lambda job: simulate(*job), jobs))
+        list(pool.map(lambda job: running.simulate(*job), jobs))
     for run, simulated in jobs:
         assert len(simulated.lines) > 5
         written = run.events_file.read_bytes().splitlines()
@@ -138,12 +125,12 @@ def test_what_many_jobs_send_is_all_written_down(store: RunStore) -> None:
 
 
 @pytest.mark.usefixtures("nothing_begins", "quick")
-def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(store: RunStore) -> None:
+def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(store):
     run, remote = store.create(RunConfig()), EngineSpec(engine="hub-job")
     write_spec(run, remote)
     for attempt in (1, 2):
         begin = read_spec(run).sent
-        assert simulate(run, SimulatedJob(0.4)) == 1
+        assert running.simulate(run, running.SimulatedJob(0.4)) == 1
         spending.note(run, attempt, 0.25)
         spec = read_spec(run)
         assert spec.attempt == attempt
@@ -155,30 +142,28 @@ def test_a_run_that_moves_back_onto_an_engine_begins_a_new_attempt(store: RunSto
     assert spending.spent_on(run) == 0.5
 
 
-class LostAfterItsEnd(SimulatedJob):
+class LostAfterItsEnd(running.SimulatedJob):
     """A job whose machine goes just after its run has finished."""
 
     @classmethod
-    def restarts(cls, spec: EngineSpec) -> int:
+    def restarts(cls, spec):
         return 3
 
-    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
+    def state(self, run, spec):
         run.append(events.Finished(step=1, seconds=1.0))
         return AttemptStatus("ended", lost=True)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_finished_run_is_not_trained_again_when_its_machine_goes(store: RunStore) -> None:
+def test_a_finished_run_is_not_trained_again_when_its_machine_goes(store):
     run = store.create(RunConfig())
     write_spec(run, EngineSpec(engine="ray"))
-    assert simulate(run, LostAfterItsEnd(0.0)) == 0
+    assert running.simulate(run, LostAfterItsEnd(0.0)) == 0
     assert read_spec(run).attempt == 1
 
 
 @pytest.mark.usefixtures("nothing_begins")
-def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
-    store: RunStore, config: RunConfig, job: EngineSpec, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(store, config, job, capsys):
     run = store.create(config)
     run.append(events.Stopped(step=1, seconds=1.0))
     write_spec(run, job.model_copy(update={"attempt": 1, "submitted": 1.0}))
@@ -204,9 +189,7 @@ def test_a_new_job_is_begun_only_where_its_price_was_agreed_to(
     [{"report_to": "wandb"}, {"optim": "adamw_bnb_8bit"},
      {"attn_implementation": "flash_attention_2"}],
 )  # fmt: skip
-def test_what_a_job_has_no_package_for_is_refused_before_it_is_billed(
-    store: RunStore, config: RunConfig, job: EngineSpec, values: dict[str, Any]
-) -> None:
+def test_what_a_job_has_no_package_for_is_refused_before_it_is_billed(store, config, job, values):
     with pytest.raises(ConfigError, match="needs a package that a Hugging Face Job does not"):
         check_config(config.changed(**values), job)
     check_config(config.changed(**values), EngineSpec())
@@ -214,9 +197,7 @@ def test_what_a_job_has_no_package_for_is_refused_before_it_is_billed(
 
 
 @pytest.mark.usefixtures("nothing_begins")
-def test_a_stop_reaches_a_job_that_nobody_follows_just_now(
-    store: RunStore, config: RunConfig, job: EngineSpec
-) -> None:
+def test_a_stop_reaches_a_job_that_nobody_follows_just_now(store, config, job):
     run = store.create(config)
     run.append(events.Started(device="cpu"))
     write_spec(run, job.model_copy(update={"attempt": 1, "job": "ada/1"}))
@@ -227,18 +208,15 @@ def test_a_stop_reaches_a_job_that_nobody_follows_just_now(
         assert run.discard_requested() == discard
 
 
-def begun_by(run: Run, spec: EngineSpec) -> RunSummary:
+def begun_by(run, spec):
     """What is known of a run whose worker has tried to submit it."""
     write_spec(run, spec)
     assert supervisor.carry_out(run) == 1
     return run.state()
 
 
-def test_what_cannot_be_begun_is_refused_before_it_costs(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    def refusal(**options: object) -> str:
+def test_what_cannot_be_begun_is_refused_before_it_costs(hub, store, config, job, monkeypatch):
+    def refusal(**options):
         run = store.create(config)
         summary = begun_by(run, job.model_copy(update={"options": job.options | options}))
         assert summary.status == "failed"
@@ -248,7 +226,6 @@ def test_what_cannot_be_begun_is_refused_before_it_costs(
     assert "Hugging Face Job: there is no machine 'h900'. Choose one of: cpu-basic" in text
     assert "costs $0.01 an hour, and was shown at $0.50" in refusal(price=0.5)
     price = service.resume_price(store.runs()[0])
-    assert price is not None
     assert price.price == pytest.approx(0.01, abs=1e-4)  # which the next question shows
     assert "may cost $0.01; $0.00 of the $0.00" in refusal(dollars_a_run=0.0001)
     text = refusal(dollars_a_day=0.001)
@@ -261,9 +238,7 @@ def test_what_cannot_be_begun_is_refused_before_it_costs(
     assert not hub.jobs.all
 
 
-def test_a_second_job_of_a_run_is_refused_while_the_first_lives(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, job: EngineSpec
-) -> None:
+def test_a_second_job_of_a_run_is_refused_while_the_first_lives(hub, store, config, job):
     run = store.create(config)
     api = HfApi(endpoint=hub.url, token=TOKEN)
     labels = {"finetune-run": run.id, "attempt": "1"}
@@ -279,9 +254,8 @@ def test_a_second_job_of_a_run_is_refused_while_the_first_lives(
 @pytest.mark.usefixtures("nothing_begins")
 @pytest.mark.parametrize("started", [True, False])
 def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or_goes(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, sleeping_job: EngineSpec,
-    started: bool, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    hub, store, config, sleeping_job, started, monkeypatch
+):
     monkeypatch.setattr(client, "SILENCE", 0.0)
     most = HubJobOptions(**sleeping_job.options).most
     for move in (True, False):
@@ -303,10 +277,7 @@ def test_a_job_whose_start_was_not_heard_of_costs_and_ends_when_its_run_moves_or
 
 
 @pytest.mark.usefixtures("nothing_begins", "quick")
-def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
-    hub: LoopbackHub, store: RunStore, sleeping: tuple[Run, EngineSpec, Engine],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_with_anothers_token_a_job_is_not_taken_for_ended(hub, store, sleeping, monkeypatch):
     run, spec, _ = sleeping
     hub.add_user("eves-token", "eve")
     monkeypatch.setenv("HF_TOKEN", "eves-token")
@@ -326,9 +297,7 @@ def test_with_another_accounts_token_a_job_is_not_taken_for_ended(
     until(lambda: not any("_read" in thread.name for thread in threading.enumerate()))
 
 
-def test_a_bucket_brings_only_what_a_job_saves(
-    hub: LoopbackHub, store: RunStore, config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_brings_only_what_a_job_saves(hub, store, config, monkeypatch):
     run = store.create(config)
     api = HfApi(endpoint=hub.url, token=TOKEN)
     api.create_bucket(BUCKET, private=True)
@@ -348,12 +317,10 @@ def test_a_bucket_brings_only_what_a_job_saves(
 
 
 @pytest.mark.usefixtures("nothing_begins")
-def test_a_run_is_there_with_its_engine_or_not_at_all(
-    store: RunStore, config: RunConfig, job: EngineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_there_with_its_engine_or_not_at_all(store, config, job, monkeypatch):
     create = RunStore.create
 
-    def create_and_die(store: RunStore, *values: Any, **named: Any) -> Run:
+    def create_and_die(store, *values, **named):
         create(store, *values, **named)
         raise KeyboardInterrupt
 
@@ -363,15 +330,13 @@ def test_a_run_is_there_with_its_engine_or_not_at_all(
     assert [read_spec(run) for run in store.runs()] == [job]
 
 
-def test_a_stop_that_ended_in_a_kill_is_over_when_the_run_goes_on_from_a_terminal(
-    store: RunStore, config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_that_ended_in_a_kill_is_over_in_a_terminal(store, config, monkeypatch):
     run = store.create(config)
     run.append(events.Started(device="cpu"))
     run.request_stop()
     stopped: list[bool] = []
 
-    def carry_out(run: Run, show: object) -> int:
+    def carry_out(run, show):
         stopped.append(run.stop_requested())
         return 0
 

@@ -1,18 +1,14 @@
 """Jobs whose start the Hub did not answer, or that it says it does not know: each is begun once,
 found by its label and followed to its end."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
 
 from finetune.config import RunConfig
 from finetune.engines import spending, supervisor
-from finetune.engines.base import AttemptStatus, Engine, EngineSpec, read_spec, resume, write_spec
+from finetune.engines.base import AttemptStatus, EngineSpec, read_spec, resume, write_spec
 from finetune.engines.hub_jobs import HubJobOptions
 from finetune.engines.run_bucket import SAVED, RunBucket
 from finetune.engines.supervisor import LogLine
@@ -23,10 +19,8 @@ from finetune.jobs import service
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from tests.support.engines import steps
-from tests.support.hub import TOKEN, LoopbackHub
-from tests.support.simulated_job import SimulatedJob, simulate
+from tests.support.hub import TOKEN
+from tests.support.running import SimulatedJob, simulate, steps
 from tests.support.waiting import until
 
 START = ("POST", r"/api/jobs/ada$")
@@ -38,13 +32,13 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch) -> None:
     monkeypatch.setattr(client, "PAUSE", 0.05)
     monkeypatch.setattr(client, "APPEARS", 0.3)
 
 
 @pytest.fixture
-def run(hub: LoopbackHub, store: RunStore, job: EngineSpec) -> Run:
+def run(hub, store, job) -> Run:
     """A run whose job ends at once."""
     run = store.create(RunConfig())
     write_spec(run, job)
@@ -52,12 +46,12 @@ def run(hub: LoopbackHub, store: RunStore, job: EngineSpec) -> Run:
     return run
 
 
-def most(run: Run) -> float:
+def most(run):
     """The cost of a job of the run that uses all its minutes."""
     return HubJobOptions(**read_spec(run).options).most
 
 
-def looked(run: Run) -> bool:
+def looked(run):
     """Whether the run says that an attempt was looked for."""
     phases = [event.phase for event in run.tail()[0] if isinstance(event, events.PhaseStarted)]
     return Phase.LOOK in phases
@@ -74,16 +68,14 @@ def looked(run: Run) -> bool:
     ],
     ids=lambda fault: " ".join(fault) + str(fault.get("status", "")),
 )
-def test_a_job_whose_start_was_not_answered_is_followed(
-    hub: LoopbackHub, run: Run, fault: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_start_was_not_answered_is_followed(hub, run, fault, monkeypatch):
     if "gate" in fault:
         monkeypatch.setattr(client, "PATIENCE", 0.3)
         monkeypatch.setattr(client, "APPEARS", 30.0)
     hub.fail(*START, **fault)
     if "gate" in fault and not fault.get("done"):
 
-        def go_on() -> None:
+        def go_on():
             until(lambda: looked(run))
             fault["gate"].set()
 
@@ -97,9 +89,7 @@ def test_a_job_whose_start_was_not_answered_is_followed(
 
 
 @pytest.mark.parametrize(("began", "listed"), [(True, False), (False, False), (True, True)])
-def test_what_is_not_known_is_said_and_looked_for_when_the_run_goes_on(
-    hub: LoopbackHub, run: Run, began: bool, listed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_known_is_said_and_looked_for_later(hub, run, began, listed, monkeypatch):
     monkeypatch.setattr(client, "SILENCE", 0.2)
     hub.fail(*LIST, body=b"[]", status=200)
     hub.fail(*LIST, times=1000, status=200 if listed else 520, body=b"[]")
@@ -123,7 +113,7 @@ def test_what_is_not_known_is_said_and_looked_for_when_the_run_goes_on(
 
 
 @pytest.mark.parametrize("status", [402, 409])
-def test_a_refusal_is_believed(hub: LoopbackHub, run: Run, status: int) -> None:
+def test_a_refusal_is_believed(hub, run, status):
     hub.fail(*START, status=status)
     assert supervisor.carry_out(run) == 1
     assert f"refused with status {status}" in run.state().error
@@ -132,9 +122,7 @@ def test_a_refusal_is_believed(hub: LoopbackHub, run: Run, status: int) -> None:
     assert not hub.jobs.all
 
 
-def test_a_job_that_was_being_begun_when_its_worker_was_killed_is_not_begun_twice(
-    hub: LoopbackHub, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_whose_worker_was_killed_at_its_start_is_not_begun_twice(hub, run, monkeypatch):
     monkeypatch.setattr(client, "APPEARS", 30.0)
     spec = read_spec(run).model_copy(update={"attempt": 1, "kept_in": ("ada",)})
     run.append(events.PhaseStarted(phase=Phase.SUBMIT))
@@ -142,7 +130,7 @@ def test_a_job_that_was_being_begun_when_its_worker_was_killed_is_not_begun_twic
     spending.reserve(run, 1, most(run), 1.0, 1.0)
     api = HfApi(endpoint=hub.url, token=TOKEN)
 
-    def begin() -> None:
+    def begin():
         labels = {"finetune-run": run.id, "attempt": "1"}
         api.run_job(image="x", command=["x"], labels=labels, flavor="cpu-basic", namespace="ada")
 
@@ -160,9 +148,7 @@ def test_a_job_that_was_being_begun_when_its_worker_was_killed_is_not_begun_twic
     assert len(hub.jobs.all) == 1
 
 
-def test_a_job_that_is_denied_is_found_by_its_label_and_believed_gone_after_many_answers(
-    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine]
-) -> None:
+def test_a_denied_job_is_found_by_its_label_and_believed_gone_after_many_answers(hub, sleeping):
     run, spec, engine = sleeping
     until(lambda: hub.jobs.last.stage == "RUNNING")
     denied = hub.fail(path=INSPECT, status=404, times=50)
@@ -191,10 +177,7 @@ def test_a_job_that_is_denied_is_found_by_its_label_and_believed_gone_after_many
     assert spending.spent_on(run) < most(run)
 
 
-def test_no_second_job_begins_and_no_run_goes_while_the_jobs_cannot_be_listed(
-    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine], store: RunStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_no_second_job_begins_while_the_jobs_cannot_be_listed(hub, sleeping, store, monkeypatch):
     run, spec, engine = sleeping
     monkeypatch.setattr(client, "SILENCE", 0.0)
     hub.fail("GET", r"/api/jobs/ada$", 404, times=2)
@@ -207,9 +190,7 @@ def test_no_second_job_begins_and_no_run_goes_while_the_jobs_cannot_be_listed(
     assert hub.jobs.last.stage == "CANCELED"
 
 
-def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
-    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine]
-) -> None:
+def test_what_a_bucket_holds_is_fetched_though_it_was_denied(hub, sleeping):
     run, spec, engine = sleeping
     box = RunBucket(engine._api, BUCKET, run.id, 1)  # type: ignore[attr-defined]
     box.put({f"{SAVED}/events.jsonl": b"{}\n"})
@@ -233,9 +214,7 @@ def test_what_a_bucket_holds_is_fetched_though_it_was_denied(
      ("Job failed with exit code: -11", "was ended by SIGSEGV"),
      ("Job timeout, exit code: 137", "was ended after its 10 minutes")],
 )  # fmt: skip
-def test_how_a_job_has_ended_is_said(
-    hub: LoopbackHub, sleeping: tuple[Run, EngineSpec, Engine], message: str, said: str
-) -> None:
+def test_how_a_job_has_ended_is_said(hub, sleeping, message, said):
     run, _, _ = sleeping
     hub.jobs.kill(hub.jobs.last.id, message)
     assert supervisor.carry_out(run) == 1
@@ -243,9 +222,7 @@ def test_how_a_job_has_ended_is_said(
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-def test_a_missing_job_is_followed_to_its_end_or_by_another_one(
-    store: RunStore, remembered: bool
-) -> None:
+def test_a_missing_job_is_followed_to_its_end_or_by_another_one(store, remembered):
     run, job = store.create(RunConfig()), Forgetful(60)
     write_spec(run, EngineSpec(engine="hub-job"))
     simulate(run, job)
@@ -265,15 +242,15 @@ class Forgetful(SimulatedJob):
 
     remembers = False
 
-    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
+    def state(self, run, spec):
         if len(self.lines) >= 5 and not self.remembers:
             return AttemptStatus("ended", reason="There is no such job.", missing=True)
         return AttemptStatus("ended" if len(self.lines) == 20 else "running", 0)
 
-    def knows(self, run: Run, spec: EngineSpec) -> bool:
+    def knows(self, run, spec):
         return self.remembers
 
-    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+    def follow(self, run, spec):
         offset = spec.sent
         for step in range(1, 21 if self.remembers else 6):
             if step > len(self.lines):

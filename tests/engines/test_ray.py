@@ -1,7 +1,5 @@
 """Runs on a Ray cluster: a real one of several nodes on this machine."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import socket
@@ -23,14 +21,15 @@ from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from tests.support.engines import steps, wait, weights
-from tests.support.ray_nodes import INSTALL, Nodes, needs_ray
+from tests.support.ray_nodes import INSTALL, needs_ray
+from tests.support.running import steps, wait, weights
 from tests.support.waiting import until
+
+pytestmark = pytest.mark.xdist_group("ray")  # of `--dist=loadgroup`: one worker has the cluster
 
 
 @pytest.fixture(scope="module")
-def config(toy_checkpoint: Path) -> RunConfig:
+def config(toy_checkpoint) -> RunConfig:
     return RunConfig(
         checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
         learning_rate=1e-3, max_length=32, max_steps=400, eval_steps=-1, save_steps=20,
@@ -39,10 +38,10 @@ def config(toy_checkpoint: Path) -> RunConfig:
 
 
 @pytest.fixture
-def start(store: RunStore, cluster: Nodes) -> Callable[..., Run]:
+def start(store, cluster) -> Callable[..., Run]:
     """Starts a run on the cluster."""
 
-    def begin(config: RunConfig, nodes: int = 2, address: str = "") -> Run:
+    def begin(config, nodes=2, address=""):
         options = {"address": address or cluster.address, "nodes": nodes}
         run = service.start_run(store, config, make_spec("ray", options))
         until(lambda: workers.worker_process(run) is not None)
@@ -51,12 +50,12 @@ def start(store: RunStore, cluster: Nodes) -> Callable[..., Run]:
     return begin
 
 
-def trains(run: Run, step: int = 1) -> Callable[[], bool]:
+def trains(run, step=1):
     """Whether it has come so far."""
     return lambda: run.state().step >= step
 
 
-def rank_processes(run: Run) -> dict[str, psutil.Process]:
+def rank_processes(run):
     """The run's processes on the cluster's nodes, by their ranks; of two with one rank the later
     one."""
     members = {}
@@ -72,22 +71,19 @@ def rank_processes(run: Run) -> dict[str, psutil.Process]:
     return members
 
 
-def node_of(process: psutil.Process) -> int:
+def node_of(process):
     """The node that a process of a run is on."""
     return next(int(parent.pid) for parent in process.parents() if parent.name() == "raylet")
 
 
-def resumes(run: Run) -> list[int]:
+def resumes(run):
     """The steps that it went on from."""
     return [event.step for event in run.tail()[0] if isinstance(event, events.Resumed)]
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 @needs_ray
-def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_are_killed(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
-) -> None:
+def test_two_nodes_train_as_two_processes_though_nodes_are_killed(store, start, config, cluster):
     here = service.start_run(store, config)
     wait(store, here, "finished")
     run = start(config)
@@ -115,7 +111,6 @@ def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_ar
     assert not any(process.is_running() for process in killed)
     assert not any(isinstance(event, events.Failed) for event in run.tail()[0])
     summary = run.state()
-    assert summary.started is not None
     assert summary.started.processes == 2
     until(lambda: not run.is_alive())
     assert "finished 400 steps" in run.log_tail()
@@ -124,9 +119,7 @@ def test_two_nodes_train_what_two_processes_here_do_though_it_stops_and_nodes_ar
 
 @pytest.mark.long
 @needs_ray
-def test_told_to_end_cut_off_or_left_alone_it_goes_on_from_its_checkpoint(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes
-) -> None:
+def test_told_to_end_cut_off_or_alone_it_goes_on_from_a_checkpoint(store, start, config, cluster):
     run = start(config.changed(num_processes=1, max_steps=300), nodes=1)
     until(trains(run, 25))
     rank_processes(run)["0"].terminate()  # as on a machine that is taken away
@@ -166,10 +159,7 @@ def test_told_to_end_cut_off_or_left_alone_it_goes_on_from_its_checkpoint(
 
 @pytest.mark.long
 @needs_ray
-def test_one_waits_for_another_and_can_be_stopped_or_deleted_and_a_shared_apps_run_trains(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_one_waits_for_another_and_a_shared_apps_trains(store, start, config, cluster, monkeypatch):
     first = start(config.changed(max_steps=100_000))
     until(trains(first))
     second = start(config.changed(max_steps=20))
@@ -194,10 +184,7 @@ def test_one_waits_for_another_and_can_be_stopped_or_deleted_and_a_shared_apps_r
 
 @pytest.mark.long
 @needs_ray
-def test_what_the_cluster_cannot_do_is_said(
-    store: RunStore, start: Callable[..., Run], config: RunConfig, cluster: Nodes,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_what_the_cluster_cannot_do_is_said(store, start, config, cluster, monkeypatch):
     run = start(config.changed(num_processes=5), nodes=3)
     wait(store, run, "failed")
     error = run.state().error
@@ -214,7 +201,7 @@ def test_what_the_cluster_cannot_do_is_said(
         open_engine(spec).state(run, spec)
 
 
-def described(**values: object) -> dict[str, object]:
+def described(**values):
     """What a machine like this one says of itself."""
     answer = ray_node.describe_node(__file__, ray_cluster.SOURCE, ("torch", "transformers"))
     return {**answer, **values}
@@ -229,7 +216,7 @@ def described(**values: object) -> dict[str, object]:
         ({"versions": {"Python": "3.1"}}, "Python is 3.1 on the machine ada, and 3"),
     ],
 )
-def test_a_machine_that_differs_is_named(values: dict[str, object], text: str) -> None:
+def test_a_machine_that_differs_is_named(values, text):
     here = described()
     ray_cluster.compare_machine("ada", described(), here, Path("/runs/1"))
     with pytest.raises(JobError, match=text):
@@ -245,10 +232,8 @@ def test_a_machine_that_differs_is_named(values: dict[str, object], text: str) -
         (2, 2, ["8 2", "64"], None),
     ],
 )
-def test_a_process_gets_a_gpu_or_its_share_of_a_machine(
-    ranks: int, nodes: int, machines: list[str], bundle: dict[str, int] | None
-) -> None:
-    def list_nodes() -> list[dict[str, object]]:
+def test_a_process_gets_a_gpu_or_its_share_of_a_machine(ranks, nodes, machines, bundle):
+    def list_nodes():
         kinds = [dict(zip(("CPU", "GPU"), map(float, m.split()), strict=False)) for m in machines]
         common = {"Alive": True, "NodeManagerAddress": "10.0.0.1"}
         return [{**common, "Resources": kind} for kind in kinds]
@@ -261,9 +246,7 @@ def test_a_process_gets_a_gpu_or_its_share_of_a_machine(
         assert ray_cluster.choose_bundle(ray, ranks, nodes)[0] == bundle
 
 
-def test_without_ray_or_an_address_it_is_said_how_to_get_them(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_or_an_address_it_is_said_how_to_get_them(store, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     spec = make_spec("ray", {"address": "10.0.0.1:6379"})
     run, engine = store.create(RunConfig()), open_engine(spec)
@@ -289,7 +272,7 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(
 
 
 @pytest.fixture
-def second_attempt(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> Run:
+def second_attempt(store, toy_config, monkeypatch) -> Run:
     """A run as its worker of the second attempt sees it."""
     run = store.create(toy_config)
     write_spec(run, EngineSpec(engine="ray", attempt=2))
@@ -297,7 +280,7 @@ def second_attempt(store: RunStore, toy_config: RunConfig, monkeypatch: pytest.M
     return base.as_attempt(run)
 
 
-def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt: Run) -> None:
+def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt):
     run = second_attempt
     run.append(events.Resumed(step=0))
     (run.begin_checkpoint() / "state").touch()
@@ -317,9 +300,7 @@ def test_a_superseded_attempt_writes_no_event_checkpoint_or_model(second_attempt
 
 
 @pytest.mark.parametrize("present", [pytest.param(2, marks=pytest.mark.long), 3])
-def test_the_command_carries_an_attempt_out_here_or_ends(
-    second_attempt: Run, present: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_carries_an_attempt_out_here_or_ends(second_attempt, present, monkeypatch):
     """Though its engine spec names another engine, and another process holds its lock."""
     write_spec(second_attempt, EngineSpec(engine="ray", attempt=present, job="a"))
     monkeypatch.delenv(base.ATTEMPT)

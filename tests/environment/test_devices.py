@@ -1,7 +1,5 @@
 """What is measured of a device: its precision, its pace before the first run, and its use."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -16,16 +14,14 @@ from finetune.training import accelerator
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(devices, "_processor", lambda: ("a processor", {"avx2", "avx512_bf16"}))
     return tmp_path
 
 
 @pytest.mark.parametrize(("gain", "prefers"), [(0.6, False), (1.1, False), (3.0, True)])
-def test_precision_is_measured_once_for_a_processor(
-    gain: float, prefers: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precision_is_measured_once_for_a_processor(gain, prefers, cache, monkeypatch):
     gains = iter([gain])
     assert devices.processor_prefers_bf16()  # by its flags, while nothing was measured
     assert devices.processor_prefers_bf16(lambda: next(gains)) == prefers
@@ -43,9 +39,7 @@ def test_precision_is_measured_once_for_a_processor(
     ("capability", "precision"),
     [((6, 1), "no"), ((7, 5), "fp16"), ((8, 0), "bf16"), ((9, 0), "bf16"), (None, "no")],
 )
-def test_a_device_trains_in_what_its_generation_is_fastest_in(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None, precision: str
-) -> None:
+def test_a_device_trains_in_what_its_generation_is_fastest_in(monkeypatch, capability, precision):
     gpu = torch.device("cuda:0") if capability else None
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
@@ -61,20 +55,19 @@ def test_a_device_trains_in_what_its_generation_is_fastest_in(
     assert accelerator.choose_precision("no") == "no"
 
 
-def test_products_in_fp32_are_exact_only_if_the_courses_loop_is_asked_for_exactly() -> None:
+def test_products_in_fp32_are_exact_only_if_the_courses_loop_is_asked_for_exactly():
     course = RunConfig(**PRESETS["As the course"])
     assert accelerator.choose_tf32(course.changed(seed=1, max_length=64)) == "highest"
     assert accelerator.choose_tf32(course.changed(per_device_train_batch_size=32)) == "high"
     assert accelerator.choose_tf32(RunConfig(mixed_precision="no")) == "high"
 
 
-def test_the_best_pace_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_pace_is_kept(monkeypatch):
     """A busy machine measures too little."""
     monkeypatch.setattr(devices, "list_accelerators", lambda: ())
     assert pace.known_pace() is None
     pace.measure_pace()  # of this machine
     known = pace.known_pace()
-    assert known is not None
     assert 0 < known.overhead < 60
     assert all(1e5 < rate < 1e15 for rate in (known.full, known.half, known.updates))
     file = devices.measurements_file()

@@ -1,8 +1,6 @@
 """A child process reads files for the app within limits, and a confined process uses its own files
 and libraries, and no other files. The app on a Space: its notices, a read-only source, not root."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import re
@@ -28,7 +26,6 @@ from finetune.environment import child_process, confinement, landlock
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
 from finetune.inference import file_request
-from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.ui import auth
 from tests.support.confined import needs_landlock, outcomes
@@ -40,7 +37,7 @@ FLAT = 100 * 2**20  # bytes
 LONG = "x" * 48_000
 
 
-def test_a_function_is_called_in_another_process() -> None:
+def test_a_function_is_called_in_another_process():
     text, pid, *modules = child_process.call(f"{HERE}:fine", "\u00e9\udcff", about="a.csv")
     assert text == "\u00e9\udcff"
     assert pid != os.getpid()
@@ -57,9 +54,7 @@ def test_a_function_is_called_in_another_process() -> None:
         ("hungry", {"memory": 2**29}, "a.csv could not be read with 512 MiB of memory", "Upload a"),
     ],
 )
-def test_beyond_a_limit_the_child_ends_and_the_app_does_not(
-    name: str, limits: dict[str, float], fact: str, remedy: str
-) -> None:
+def test_beyond_a_limit_the_child_ends_and_the_app_does_not(name, limits, fact, remedy):
     before, children = psutil.Process().memory_info().rss, psutil.Process().children()
     with pytest.raises(DataError) as caught:
         child_process.call(f"{HERE}:{name}", about="a.csv", **limits)  # type: ignore[arg-type]
@@ -69,14 +64,14 @@ def test_beyond_a_limit_the_child_ends_and_the_app_does_not(
     assert set(psutil.Process().children()) <= set(children)
 
 
-def test_visitors_take_turns(processes: list[psutil.Process]) -> None:
+def test_visitors_take_turns(processes):
     """Two of Ada's files take long to read: Bob's is read beside the first of them."""
 
-    def read(visitor: str, function: str) -> object:
+    def read(visitor, function):
         child_process.asker.set(visitor)
         return child_process.call(f"{HERE}:{function}", *["a"][: function == "fine"], about="a")
 
-    def children() -> list[psutil.Process]:
+    def children():
         return list(psutil.Process().children())
 
     before = len(children())
@@ -92,7 +87,7 @@ def test_visitors_take_turns(processes: list[psutil.Process]) -> None:
     assert all(isinstance(one.exception(), DataError) for one in hers)
 
 
-def test_a_child_ends_with_the_app(processes: list[psutil.Process]) -> None:
+def test_a_child_ends_with_the_app(processes):
     code = (
         "from finetune.environment import child_process\n"
         f"child_process.call('{HERE}:endless', about='a.csv', seconds=500)"
@@ -107,9 +102,7 @@ def test_a_child_ends_with_the_app(processes: list[psutil.Process]) -> None:
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 60)
 
 
-def test_the_app_parses_no_file_and_its_memory_stays_flat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_app_parses_no_file_and_its_memory_stays_flat(tmp_path, monkeypatch):
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b"[[[" * 2_000_000))
     assert path.stat().st_size < 200_000
@@ -121,7 +114,7 @@ def test_the_app_parses_no_file_and_its_memory_stays_flat(
     assert psutil.Process().memory_info().rss - before < FLAT
 
 
-def test_an_encoding_that_repeats_beginnings_is_refused(tmp_path: Path) -> None:
+def test_an_encoding_that_repeats_beginnings_is_refused(tmp_path):
     table = pa.table({"sentence1": [f"{LONG}{n % 7}" for n in range(100)]})
     encoding = {"use_dictionary": False, "column_encoding": {"sentence1": "DELTA_BYTE_ARRAY"}}
     pq.write_table(table, tmp_path / "a.parquet", **encoding)
@@ -129,9 +122,7 @@ def test_an_encoding_that_repeats_beginnings_is_refused(tmp_path: Path) -> None:
         table_formats.open_table(tmp_path / "a.parquet")
 
 
-def test_pairs_that_are_not_kept_are_read_by_a_child(
-    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_that_are_not_kept_are_read_by_a_child(store, tmp_path, monkeypatch):
     columns = {"sentence1": ["a"] * 20, "sentence2": ["b"] * 20, "label": [0, 1] * 10}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     config = RunConfig(dataset=store.uploads.add({"train": tmp_path / "a.parquet"}))
@@ -152,9 +143,7 @@ def test_pairs_that_are_not_kept_are_read_by_a_child(
     ],
     ids=["one text in every row", "after rows without one", "a text that is too long"],
 )
-def test_a_small_parquet_file_is_read_in_little_memory(
-    tmp_path: Path, columns: dict[str, object], rows: int, reason: str
-) -> None:
+def test_a_small_parquet_file_is_read_in_little_memory(tmp_path, columns, rows, reason):
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", compression="zstd")
     count, problems = child_process.call(
         f"{HERE}:parsed", str(tmp_path / "a.parquet"), about="a.parquet", memory=2**29
@@ -167,7 +156,7 @@ REFUSED = "PermissionError"
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
+def folders(tmp_path) -> tuple[Path, Path]:
     """Create a folder of the process and one of somebody else, each with a file."""
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):
@@ -177,9 +166,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @needs_landlock
-def test_it_reaches_its_own_files_and_no_others(
-    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_reaches_its_own_files_and_no_others(folders, tmp_path, monkeypatch):
     own, other = folders
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".netrc").write_text("canary")
@@ -220,7 +207,7 @@ def test_it_reaches_its_own_files_and_no_others(
 
 @needs_landlock
 @pytest.mark.parametrize("abi", [1, 3])
-def test_an_older_kernel_confines_files_too(folders: tuple[Path, Path], abi: int) -> None:
+def test_an_older_kernel_confines_files_too(folders, abi):
     own, other = folders
     mine, theirs = str(own / "file"), str(other / "file")
     actions = [("read", mine), ("replace", mine), ("read", theirs), ("read_parents", "environ")]
@@ -229,7 +216,7 @@ def test_an_older_kernel_confines_files_too(folders: tuple[Path, Path], abi: int
 
 
 @needs_landlock
-def test_a_process_with_threads_is_not_half_confined() -> None:
+def test_a_process_with_threads_is_not_half_confined():
     code = (
         "import threading\n"
         "from finetune.environment.confinement import Confinement\n"
@@ -244,7 +231,7 @@ def test_a_process_with_threads_is_not_half_confined() -> None:
     assert done.stdout == "a process with several threads cannot be confined\n", done.stderr
 
 
-def test_an_environment_is_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_what_is_listed(monkeypatch):
     secrets = (
         "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "FINETUNE_WEBHOOK", "FINETUNE_SOMETHING_SECRET",
         "AWS_SECRET_ACCESS_KEY", "OAUTH_CLIENT_SECRET", "WANDB_API_KEY", "NVIDIA_API_KEY",
@@ -258,9 +245,7 @@ def test_an_environment_is_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(needed) <= set(variables)
 
 
-def test_folders_of_modules_hold_no_home_and_no_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_folders_of_modules_hold_no_home_and_no_runs(monkeypatch, tmp_path):
     """Python lists every folder of `PYTHONPATH`, so confined processes can read all of it."""
     libraries = tmp_path / "libraries"
     for folder in (libraries, tmp_path / "temporary"):
@@ -306,7 +291,7 @@ else:
     [("shown", "True"), ("hidden", REFUSED),
      pytest.param("confined", REFUSED, marks=needs_landlock)],
 )  # fmt: skip
-def test_the_apps_environment_is_closed_to_processes_of_its_user(how: str, read: str) -> None:
+def test_the_apps_environment_is_closed_to_processes_of_its_user(how, read):
     """Also to the processes of a run with several, which can only see that it exists."""
     variables = {**os.environ, "HF_TOKEN": "canary"}
     done = subprocess.run(
@@ -316,7 +301,7 @@ def test_the_apps_environment_is_closed_to_processes_of_its_user(how: str, read:
     assert done.stdout.split() == ["environ", read, "maps", read], done.stderr
 
 
-def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
+def test_zerogpu_finds_a_function_in_the_app(tmp_path):
     """By a stand-in for a Space's package, which ends with the name of what gets a GPU."""
     (tmp_path / "spaces.py").write_text(
         "import sys\n"
@@ -332,7 +317,7 @@ def test_zerogpu_finds_a_function_in_the_app(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_app_starts_and_trains_where_it_may_write_nothing() -> None:
+def test_the_app_starts_and_trains_where_it_may_write_nothing():
     """The app runs without root and HOME, from a read-only source folder."""
     command = [sys.executable, "app.py"]
     if os.geteuid() == 0:  # root's power to write where the modes forbid it is taken
@@ -364,7 +349,6 @@ def test_the_app_starts_and_trains_where_it_may_write_nothing() -> None:
             )
         )  # fmt: skip
         stack.callback(process.kill)
-        assert process.stdout is not None
         printed, url = "", None
         while url is None:
             line = process.stdout.readline()

@@ -1,11 +1,8 @@
 """A run's model is measured after its training: on its splits by processes of their own, and on a
 file of others, from counts and with few false alarms."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,42 +27,33 @@ from finetune.jobs import evaluate, train
 from finetune.metrics import label_free
 from finetune.runs import events, pair_index
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from tests.support import monitored, toy_runs, toys
-from tests.support.hub import LoopbackHub
-from tests.support.judging import judged, write_csv
-from tests.support.toy_runs import ToyRuns
+from tests.support import made_runs, toy_runs, toys
 from tests.support.training import work_in_this_process
+from tests.support.uploads import judged, write_csv
 
 
 @pytest.fixture
-def run(trained: ToyRuns, store: RunStore) -> Run:
+def run(trained, store) -> Run:
     """A copy of a run of the toy, to do anything with."""
     return toy_runs.runs_by_name(trained.store(store.root))[toy_runs.CLASSES]
 
 
-def test_a_split_has_one_score_whoever_computes_it(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_split_has_one_score_whoever_computes_it(run, tmp_path, monkeypatch):
     """The loop evaluates in the precision of training. What it found is replaced by what the model
     answers when it is asked: in the evaluation, in the run's curve and in a predicted file."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):  # as the job sets them
         monkeypatch.setenv(name, "1")
     summary = run.state()
-    assert summary.prepared is not None
-    assert summary.best is not None
     step, target = summary.best.step, summary.prepared.target
     rough = saved_predictions.read_logits(run, step, target)
     noise = np.random.default_rng(0).normal(0, 2, rough.logits.shape).astype(np.float32)
     saved_predictions.save_logits(run, step, rough.logits + noise, rough.labels)
     evaluate.score(run, test=False)
     table = saved_predictions.read_examples(run)
-    assert table is not None
     rows = [*zip(*(map(str, column) for column in table.to_pydict().values()), strict=True)]
     file = write_csv(tmp_path / "validation.csv", [tuple(table.column_names), *rows])
     predicted = judged(run, file, tmp_path / "out.csv", label="label")["scores"]
     summary = run.state()
-    assert summary.best is not None
     (point,) = (one for one in summary.validation if one.step == step)
     analysis = report.evaluate_run(run, summary).analysis
     for name, score in analysis.scores.items():
@@ -75,7 +63,7 @@ def test_a_split_has_one_score_whoever_computes_it(
         assert ends == [pytest.approx([score.low, score.high], abs=1e-9)] * 2
 
 
-def test_the_test_set_is_sealed_until_it_is_opened(run: Run) -> None:
+def test_the_test_set_is_sealed_until_it_is_opened(run):
     assert not (run.predictions / "test.npz").exists()
     assert run.state().opened == ()
     test_set.open_test_set(run)
@@ -88,10 +76,9 @@ def test_the_test_set_is_sealed_until_it_is_opened(run: Run) -> None:
     assert len(run.state().opened) == 2  # each time is written down
 
 
-def test_corrected_labels_become_pairs_to_train_on(store: RunStore, run: Run) -> None:
+def test_corrected_labels_become_pairs_to_train_on(store, run):
     names = ["no", "yes"]
     table = saved_predictions.read_examples(run)
-    assert table is not None
     before = [names[label] for label in table.column("label").to_pylist()]
     other = names[1 - names.index(before[3])]
     assert corrections.correct_label(run, 3, other, names) == {3: other}
@@ -113,13 +100,10 @@ def test_corrected_labels_become_pairs_to_train_on(store: RunStore, run: Run) ->
 
 
 @pytest.mark.long
-def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
-    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_hub_dataset_is_read_as_the_run_did(hub, store, toy_checkpoint, tmp_path, monkeypatch):
     work_in_this_process(monkeypatch)
 
-    def files(count: int) -> dict[str, bytes]:
+    def files(count):
         folder = toys.write_pairs(tmp_path / str(count), train=count)
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -128,7 +112,6 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     run = store.create(config.changed(dataset="ada/moving", mixed_precision="no"))
     assert train.carry_out_run(run, lambda event: None) == 0
     first = run.state().prepared
-    assert first is not None
     assert run.pinned_config().dataset_revision == repo.head
     assert len(list((store.root / "data").glob("*/"))) == 1  # read once
     repo.commit("other rows", {**files(60)})
@@ -137,14 +120,12 @@ def test_a_hub_dataset_that_has_moved_is_read_as_the_run_read_it(
     test_set.score_kept_model(run)
     test_set.open_test_set(run)
     table = saved_predictions.read_examples(run)
-    assert table is not None
     label = first.labels[1 - table.column("label")[0].as_py()]
     corrections.correct_label(run, 0, label, first.labels)
     assert corrections.corrections_upload(store, run).dataset.startswith("upload/")
     run.append(events.Stopped(step=4, seconds=0.0))  # only such a run goes on
     assert train.carry_out_run(run, lambda event: None) == 0
     again = run.state().prepared
-    assert again is not None
     assert again.fingerprint == first.fingerprint
     assert run.config().dataset_revision == ""
 
@@ -154,17 +135,14 @@ BINNED = ("confidence", "lengths", "unknown")
 
 
 @pytest.fixture
-def toy_run(store: RunStore, toy_checkpoint: Path) -> Run:
-    return monitored.monitored_run(store, toy_checkpoint)
+def toy_run(store, toy_checkpoint) -> Run:
+    return made_runs.monitored_run(store, toy_checkpoint)
 
 
-def test_other_words_are_seen_from_counts_alone_and_counts_that_cannot_be_are_refused(
-    toy_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_other_words_are_seen_from_counts_that_can_be(toy_run, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the command does
-    pairs = monitored.rows(150, 2, words="9?%", long=8)
-    file, counts = monitored.write_rows(tmp_path / "new.csv", pairs), tmp_path / "counts.json"
+    pairs = made_runs.new_rows(150, 2, words="9?%", long=8)
+    file, counts = made_runs.write_rows(tmp_path / "new.csv", pairs), tmp_path / "counts.json"
     words = ["monitor", str(toy_run.folder), str(file), "--aggregates", str(counts)]
     assert command.main(words) == 1
     first = json.loads(capsys.readouterr().out)
@@ -175,7 +153,7 @@ def test_other_words_are_seen_from_counts_alone_and_counts_that_cannot_be_are_re
     assert json.loads(capsys.readouterr().out) == first
     values = json.loads(counts.read_text())
 
-    def many(rows: int) -> dict[str, Any]:
+    def many(rows):
         binned = {name: [rows, *[0] * (len(values[name]) - 1)] for name in BINNED}
         return {"rows": rows, "answers": {"equivalent": rows}, **binned}
 
@@ -191,22 +169,18 @@ def test_other_words_are_seen_from_counts_alone_and_counts_that_cannot_be_are_re
             finetune.still_holds(toy_run, counts)
 
 
-def test_labels_of_some_rows_measure_the_accuracy_and_too_few_rows_are_not_judged(
-    toy_run: Run, tmp_path: Path
-) -> None:
-    pairs = monitored.rows(150, 2)
-    file = monitored.write_rows(tmp_path / "new.csv", pairs)
-    labels = monitored.write_rows(tmp_path / "labels.csv", pairs[:60], labelled=True)
+def test_labels_of_some_rows_measure_the_accuracy_and_few_rows_are_not_judged(toy_run, tmp_path):
+    pairs = made_runs.new_rows(150, 2)
+    file = made_runs.write_rows(tmp_path / "new.csv", pairs)
+    labels = made_runs.write_rows(tmp_path / "labels.csv", pairs[:60], labelled=True)
     judged = finetune.still_holds(toy_run, file, labels)
     assert judged.labelled == 60
-    assert judged.measured is not None
     assert judged.measured.low < judged.measured.value < judged.measured.high
-    assert judged.measured_shares is not None
     assert sum(one.value for one in judged.measured_shares.values()) == pytest.approx(1)
-    few = monitored.write_rows(tmp_path / "few.csv", pairs[:5], labelled=True)
+    few = made_runs.write_rows(tmp_path / "few.csv", pairs[:5], labelled=True)
     with pytest.raises(DataError, match="5 labels are too few"):
         finetune.still_holds(toy_run, file, few)
-    short = monitored.write_rows(tmp_path / "short.csv", monitored.rows(49, 2))
+    short = made_runs.write_rows(tmp_path / "short.csv", made_runs.new_rows(49, 2))
     with pytest.raises(DataError, match="49 rows of the file are new"):
         finetune.still_holds(toy_run, short)
     (toy_run.predictions / "validation.parquet").unlink()
@@ -214,15 +188,13 @@ def test_labels_of_some_rows_measure_the_accuracy_and_too_few_rows_are_not_judge
         finetune.still_holds(toy_run, file)
 
 
-def test_rows_of_the_run_are_left_out_and_rows_that_share_sentences_count_for_less(
-    toy_run: Run, tmp_path: Path
-) -> None:
-    pairs = monitored.rows(120, 2)
+def test_rows_of_the_run_are_left_out_and_those_that_share_sentences_count_less(toy_run, tmp_path):
+    pairs = made_runs.new_rows(120, 2)
     first, second, _ = zip(*pairs[:60], strict=True)
     seen = pair_index.pair_hashes(first, second)
     pair_index.write_pair_index(toy_run, {"train": seen[:40], "validation": seen[40:]})
     again = [(first, f"{second} a", label) for first, second, label in pairs]
-    file = monitored.write_rows(tmp_path / "new.csv", pairs + again)
+    file = made_runs.write_rows(tmp_path / "new.csv", pairs + again)
     # Of the 60 pairs that were seen the variants are new.
     judged, counts = monitoring.monitor_file(
         toy_run, file, PredictionRequest(toy_run.id, file.name, "")
@@ -230,13 +202,11 @@ def test_rows_of_the_run_are_left_out_and_rows_that_share_sentences_count_for_le
     assert judged.rows == counts.rows == 180
     assert 0.6 < counts.parts["lengths"] < 0.8  # of 60 the variant is as long
     assert judged.verdict == "as before"
-    file = monitored.write_rows(tmp_path / "new.csv", pairs)
+    file = made_runs.write_rows(tmp_path / "new.csv", pairs)
     assert finetune.still_holds(toy_run, file).rows == 60
 
 
-def counts_of(
-    draw: np.random.Generator, rows: int, sure: float = 0.5, yes: float = 0.6
-) -> tuple[Aggregates, np.ndarray[Any, Any]]:
+def counts_of(draw, rows, sure=0.5, yes=0.6):
     """Counts of rows, and which of them are right by confidence."""
     shares = np.exp(-(((np.arange(BINS) - sure * 40) / 12) ** 2))
     confidence = draw.multinomial(rows, shares / shares.sum())
@@ -251,14 +221,14 @@ def counts_of(
     return found, right
 
 
-def reference_of(draw: np.random.Generator, rows: int) -> Reference:
+def reference_of(draw, rows):
     counts, right = counts_of(draw, rows)
     wrong = np.array(counts.confidence) - right
     confusion = [[rows // 2, rows // 10], [rows // 10, rows // 3]]
     return Reference(counts, [wrong.tolist(), right.tolist()], confusion, ["yes", "no"])
 
 
-def test_files_like_the_reference_seldom_raise_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_like_the_reference_seldom_raise_an_alarm(monkeypatch):
     monkeypatch.setattr(label_free, "_PERMUTATIONS", 399)
     monkeypatch.setattr(label_free, "_RESAMPLES", 50)
     draw = np.random.default_rng(0)
@@ -269,7 +239,7 @@ def test_files_like_the_reference_seldom_raise_an_alarm(monkeypatch: pytest.Monk
     assert np.mean([one != "as before" for one in verdicts]) <= 0.086  # 0.05 + 2 standard errors
 
 
-def test_a_file_with_less_confidence_asks_for_training_and_labels_overrule() -> None:
+def test_a_file_with_less_confidence_asks_for_training_and_labels_overrule():
     draw = np.random.default_rng(0)
     reference = reference_of(draw, 400)
     assert "As before" in file_shift.sentence(file_shift.judge(reference, reference.counts))

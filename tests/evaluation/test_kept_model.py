@@ -1,8 +1,6 @@
 """What is found of a kept model is kept beside it: when it is sure, and whether it is as good and
 faster in int8."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,17 +25,16 @@ from finetune.jobs import evaluate as jobs
 from finetune.metrics.calibration import probabilities
 from finetune.runs import events
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, DecisionRule, PredictOptions, Target
 from tests.support import toys
 from tests.support.families import lively
-from tests.support.scored_runs import evaluated
+from tests.support.made_runs import scored
 
 NAMES = ("no", "yes")
 PLAIN = PredictOptions()
 
 
-def draw_logits(rows: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, list[int]]:
+def draw_logits(rows, classes=2, seed=0):
     """Logits of a model that is right as often as it says, and what is right."""
     draw = np.random.default_rng(seed)
     logits = draw.normal(0, 4, (rows, classes)).astype(np.float32)
@@ -47,17 +44,17 @@ def draw_logits(rows: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray,
 
 
 @pytest.fixture
-def run(store: RunStore, toy_checkpoint: Path) -> Run:
+def run(store, toy_checkpoint) -> Run:
     """A run that has ended with a model, evaluated three times."""
     logits, truth = draw_logits(1500)
     steps = {step: logits + np.float32(step) for step in (1, 2, 3)}
-    run, _ = evaluated(store, steps, truth, 3, NAMES)
+    run, _ = scored(store, steps, truth, 3, NAMES)
     shutil.copytree(toy_checkpoint, run.best)
     run.append(events.Finished(step=3, seconds=1))
     return run
 
 
-def test_a_rule_is_found_kept_and_followed(run: Run) -> None:
+def test_a_rule_is_found_kept_and_followed(run):
     rule = finetune.answer_when_sure(run, error=0.05)
     found = abstention.answer_when_sure(run, error=0.05)
     assert found.rule == rule
@@ -68,21 +65,19 @@ def test_a_rule_is_found_kept_and_followed(run: Run) -> None:
     for rows, seed in ((1500, 0), (4000, 9)):  # also new rows: the model is as good there
         logits, truth = draw_logits(rows, seed=seed)
         given = decision_rule.sure_answers(logits, Target(NAMES), kept, PLAIN)
-        assert given is not None
         assert seed or given.sum() == rule.answered
         assert (logits.argmax(axis=1) != truth)[given].mean() < 0.05
     assert decision_rule.sure_answers(logits, Target(NAMES), DecisionRule(), PLAIN) is None
 
 
-def test_each_class_has_a_threshold_of_its_own(store: RunStore) -> None:
+def test_each_class_has_a_threshold_of_its_own(store):
     logits, truth = draw_logits(3000, 3)
     names = ("a", "b", "c")
     wrong = np.flatnonzero(logits.argmax(axis=1) == 2)[::3]
     for row in wrong:
         truth[row] = 0  # a third of the answers "c" is wrong, however sure
-    run, _ = evaluated(store, {1: logits}, truth, 1, names)
+    run, _ = scored(store, {1: logits}, truth, 1, names)
     found = abstention.answer_when_sure(run, 0.05, per_class=True).rule
-    assert found is not None
     assert (found.above, [name for name, _ in found.classes]) == (1, ["a", "b"])
     rule, answers = DecisionRule(sure=found), logits.argmax(axis=1)
     given = decision_rule.sure_answers(logits, Target(names), rule, PLAIN)
@@ -92,7 +87,7 @@ def test_each_class_has_a_threshold_of_its_own(store: RunStore) -> None:
         assert (np.array(truth) != answers)[given & (answers == index)].mean() < 0.05
 
 
-def test_the_bound_holds_only_of_answers_like_those_it_was_found_on(run: Run) -> None:
+def test_the_bound_holds_only_of_answers_like_those_it_was_found_on(run):
     """Another threshold forgets the rule, a temperature does not."""
     sure = finetune.answer_when_sure(run, error=0.05)
     rule, target = decision_rule.read_rule(run.best), Target(NAMES)
@@ -114,11 +109,11 @@ def test_the_bound_holds_only_of_answers_like_those_it_was_found_on(run: Run) ->
         assert decision_rule.read_rule(run.best).sure == kept
 
 
-def test_rows_that_share_a_sentence_count_as_they_go_together(store: RunStore) -> None:
+def test_rows_that_share_a_sentence_count_as_they_go_together(store):
     """Each sentence stands in two rows, which are right and wrong together."""
     logits, truth = draw_logits(1500)
     logits, truth = np.repeat(logits[::2], 2, axis=0), np.repeat(truth[::2], 2).tolist()
-    run, _ = evaluated(store, {1: logits}, truth, 1, NAMES)
+    run, _ = scored(store, {1: logits}, truth, 1, NAMES)
     shared = [f"question {row // 2}" for row in range(1500)]
     columns = {"sentence1": shared, "sentence2": [f"answer {row}" for row in range(1500)]}
     saved_predictions.save_examples(run, "validation", pa.table(columns | {"label": truth}))
@@ -131,7 +126,7 @@ def test_rows_that_share_a_sentence_count_as_they_go_together(store: RunStore) -
     assert found.curve.error[-1] == plain.curve.error[-1]
 
 
-def test_the_test_set_serves_once_it_is_opened(run: Run) -> None:
+def test_the_test_set_serves_once_it_is_opened(run):
     with pytest.raises(StoreError, match="was not opened for this model"):
         abstention.answer_when_sure(run, split="test")
     logits, truth = draw_logits(500, seed=4)
@@ -139,11 +134,10 @@ def test_the_test_set_serves_once_it_is_opened(run: Run) -> None:
     run.append(events.TestSetOpened(step=3, metrics={}))
     found = abstention.answer_when_sure(run, 0.05, split="test")
     assert (found.rows, found.candidates) == (500, 1)
-    assert found.rule is not None
     assert found.rule.split == "test"
 
 
-def test_the_rows_of_several_labels_are_answered_whole_and_scores_have_none(run: Run) -> None:
+def test_the_rows_of_several_labels_are_answered_whole_and_scores_have_none(run):
     study = report.evaluate_run(run, run.state())
     target = Target((), task=REGRESSION)
     with pytest.raises(DataError, match="A score is never left out"):
@@ -162,9 +156,7 @@ def test_the_rows_of_several_labels_are_answered_whole_and_scores_have_none(run:
         errors=(given != truth).mean(axis=1), confidence=sure.astype(np.float32),
     )  # fmt: skip
     found = abstention.measure(several, 0.05, 0.95).rule
-    assert found is not None
     answered = decision_rule.sure_answers(logits, labels, DecisionRule(sure=found), PLAIN)
-    assert answered is not None
     assert abs(int(answered.sum()) - found.answered) <= 1  # a probability is rounded
     with pytest.raises(DataError, match="A bound of each class is for rows of one class"):
         abstention.measure(several, 0.05, 0.95, per_class=True)
@@ -177,7 +169,7 @@ REPORT = QuantizationReport(
 
 
 @pytest.fixture(scope="module")
-def source(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def source(toy_checkpoint, tmp_path_factory) -> tuple[Path, Path]:
     """A model of larger weights, and its ONNX file."""
     folder = tmp_path_factory.mktemp("int8")
     toys.copy_model(toy_checkpoint, folder / "toy")
@@ -186,7 +178,7 @@ def source(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 
 @pytest.fixture
-def toy_run(store: RunStore, source: tuple[Path, Path]) -> Run:
+def toy_run(store, source) -> Run:
     toy_run = toys.finished_run(store, source[0])
     columns = zip(*toys.rows(80, seed=3), strict=True)
     names = ("sentence1", "sentence2", "label")
@@ -195,7 +187,7 @@ def toy_run(store: RunStore, source: tuple[Path, Path]) -> Run:
     return toy_run
 
 
-def test_as_good_is_within_the_bound_and_nothing_but_chance() -> None:
+def test_as_good_is_within_the_bound_and_nothing_but_chance():
     changes: list[tuple[dict[str, Any], bool]] = [
         ({"scores": {"accuracy": (0.87, 0.864)}}, False),
         ({"scores": {"accuracy": (0.87, 0.865)}}, True),  # the bound itself
@@ -207,29 +199,25 @@ def test_as_good_is_within_the_bound_and_nothing_but_chance() -> None:
     assert REPORT.speedup == pytest.approx(1.8)
 
 
-def test_both_kinds_answer_nearly_as_the_model(source: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["dynamic", pytest.param("static", marks=pytest.mark.long)])
+def test_both_kinds_answer_nearly_as_the_model(source, tmp_path, kind):
     plain = Scorer(source[0], 32, "fp32", threads=2)
     first, second, _ = map(list, zip(*toys.rows(40), strict=True))
     expected = plain.scores(first, second)
-    rows = list(zip(first, second, strict=True))
-    for kind in ("dynamic", "static"):
-        file = tmp_path / f"{kind}.onnx"
-        quantized.quantize(source[1], file, kind, plain.inputs(rows))  # type: ignore[arg-type]
-        assert file.stat().st_size < source[1].stat().st_size
-        small = Scorer(source[0], 32, "int8", "cuda", threads=2, int8_file=file)
-        assert small.device.type == "cpu"  # where ONNX Runtime computes
-        logits = small.scores(first, second)
-        assert 0 < np.abs(logits - expected).max() < 0.5 * np.abs(expected).max()
-        sure = np.abs(expected[:, 0] - expected[:, 1]) > np.abs(expected).max() / 2
-        assert sure.sum() > 5
-        assert (logits.argmax(1) == expected.argmax(1))[sure].all()
+    file = tmp_path / "int8.onnx"
+    quantized.quantize(source[1], file, kind, plain.inputs(list(zip(first, second, strict=True))))
+    assert file.stat().st_size < source[1].stat().st_size
+    small = Scorer(source[0], 32, "int8", "cuda", threads=2, int8_file=file)
+    assert small.device.type == "cpu"  # where ONNX Runtime computes
+    logits = small.scores(first, second)
+    assert 0 < np.abs(logits - expected).max() < 0.5 * np.abs(expected).max()
+    sure = np.abs(expected[:, 0] - expected[:, 1]) > np.abs(expected).max() / 2
+    assert sure.sum() > 5
+    assert (logits.argmax(1) == expected.argmax(1))[sure].all()
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_it_is_used_published_and_named_where_it_pays(
-    toy_run: Run, source: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path, kept: bool,
-) -> None:  # fmt: skip
+def test_it_is_used_published_and_named_where_it_pays(toy_run, source, monkeypatch, tmp_path, kept):
     monkeypatch.setattr(QuantizationReport, "as_good", True)
     monkeypatch.setattr(quantization, "is_faster", lambda rounds: kept)
     report = quantization.quantize_model(toy_run, source[1], toy_run.best_step())
@@ -270,20 +258,15 @@ def test_it_is_used_published_and_named_where_it_pays(
         ([(1.01, 1.0)] * 7 + [(1.0, 1.01)] * 5, None),
     ],
 )  # fmt: skip
-def test_what_is_faster_is_told_by_many_rounds(
-    rounds: list[tuple[float, float]], faster: bool | None
-) -> None:
+def test_what_is_faster_is_told_by_many_rounds(rounds, faster):
     assert quantization.is_faster(rounds) is faster
 
 
 @pytest.mark.parametrize(("name", "kept"), [("a", True), ("model_quantized.onnx", False)])
-def test_an_export_writes_files_of_its_own_name_alone(
-    toy_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, kept: bool, name: str,
-) -> None:  # fmt: skip
+def test_an_export_writes_files_of_its_name(toy_run, tmp_path, capsys, monkeypatch, kept, name):
     """In fp32 under the name asked for, in int8 beside it; what else is there stays."""
 
-    def quantize(toy_run: Run, file: Path, step: int | None) -> QuantizationReport:
+    def quantize(toy_run, file, step):
         (toy_run.best / "onnx").mkdir()
         (toy_run.best / quantized.MODEL).write_text("in int8")
         return replace(REPORT, kept=kept)

@@ -1,17 +1,14 @@
 """What new pairs will show is said wherever a score is that was picked as the best of several; in a
 cross-validation nothing was picked."""
 
-from __future__ import annotations
-
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
 
 from finetune.config import RunConfig
 from finetune.errors import DataError
-from finetune.evaluation import cross_validation, picking, report, saved_predictions
+from finetune.evaluation import cross_validation, picking, report
 from finetune.hub import model_card
 from finetune.hyperparameter import Range
 from finetune.jobs import scheduler
@@ -19,24 +16,21 @@ from finetune.metrics import catalog
 from finetune.metrics.catalog import F1
 from finetune.runs import events, pair_index
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget
 from finetune.tasks.registry import deciding_metric
 from finetune.ui import compare_view
-from tests.support import stand_in, toys
-from tests.support.folded_runs import ROWS, finish, folded, prepared
+from tests.support import stand_in
+from tests.support.made_runs import ROWS, add_scores, finish, folded, prepared
 
 EXAMPLES = 200
 
 
-def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) -> Run:
+def picked_run(store, evaluations, seed=0, **values):
     """A finished run of so many evaluations on the same 200 pairs, each right on about 75%."""
     run = store.create(RunConfig(**values))
-    (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
     data = {"positive_label": "yes", "rows": {}, "source": "", "revision": "", "splits": {}}
-    run.append(prepared.model_copy(update={"labels": ["no", "yes"], "data": data}))
+    run.append(prepared(EXAMPLES, data=data))
     labels = np.random.default_rng(99).integers(0, 2, EXAMPLES)
     draw, best = np.random.default_rng(seed), -np.inf
     metric = deciding_metric(run.config(), run.state().task)
@@ -44,12 +38,11 @@ def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) 
         margins = 0.7 + draw.normal(size=EXAMPLES)  # of the true class over the other
         logits = np.zeros((EXAMPLES, 2), np.float32)
         logits[np.arange(EXAMPLES), labels] = margins
-        saved_predictions.save_logits(run, step, logits, labels)
         scores = catalog.scores(logits.argmax(axis=1), labels)
         scores["loss"] = float(np.log1p(np.exp(-margins)).mean())
         score = -scores[metric] if metric == "loss" else scores[metric]
         better = score > best
-        run.append(events.Evaluated(step=step, epoch=1, metrics=scores, seconds=1, best=better))
+        add_scores(run, step, logits, labels, better, scores)
         if better:
             best = score
             run.append(events.Saved(step=step))
@@ -59,7 +52,7 @@ def picked_run(store: RunStore, evaluations: int, seed: int = 0, **values: Any) 
     return run
 
 
-def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store: RunStore) -> None:
+def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store):
     run = picked_run(store, 10)
     summary = run.state()
     analysis = report.evaluate_run(run, summary).analysis
@@ -72,11 +65,10 @@ def test_the_best_of_ten_equals_is_said_to_be_worse_on_new_pairs(store: RunStore
     assert expected.low < measured.low
 
 
-def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) -> None:
+def test_runs_are_compared_without_what_picking_adds_to_each(store):
     many, one = picked_run(store, 20, seed=1), picked_run(store, 1, seed=4)
     studies = [report.evaluate_run(run, run.state()) for run in (many, one)]
     comparison = report.compare_runs(studies[0], studies[1], [F1])
-    assert comparison is not None
     plain = studies[0].analysis.scores["f1"].value - studies[1].analysis.scores["f1"].value
     expected = studies[0].analysis.expected["f1"].value
     added = studies[0].analysis.scores["f1"].value - expected
@@ -92,9 +84,7 @@ def test_runs_are_compared_without_what_picking_adds_to_each(store: RunStore) ->
 
 
 @pytest.mark.parametrize("metric", ["f1", "loss"])
-def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
-    store: RunStore, metric: str
-) -> None:
+def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(store, metric):
     runs = [picked_run(store, 5, seed, metric_for_best_model=metric) for seed in range(6)]
     rate = {"learning_rate": Range(1e-6, 1e-3, log=True)}
     study = driver.begin_search(store, runs[0].config(), dict(rate), Budget(trials=6))
@@ -102,14 +92,11 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
     for number, run in enumerate(runs):
         run.describe(study=study.id)
         scored = run.state().best
-        assert scored is not None
         score = scored.metrics[metric]
         rows.append(results.TrialRow(number, run.id, "finished", {}, score, {1: score}))
     best = results.best_trial(rows, study.minimize)
-    assert best is not None
     run = store.get(best.run_id)
     expectation = results.expected_score(store, study, rows, best)
-    assert expectation is not None
     assert expectation.candidates == 30
     assert expectation.value is not None
     assert best.score is not None
@@ -119,7 +106,6 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
         assert expectation.interval is None
     else:
         assert expectation.value < alone.expected["f1"].value < best.score
-        assert expectation.interval is not None
         assert expectation.interval.value == expectation.value
     assert "picked among 30 evaluations" in model_card.card_text(run, run.state(), "ada/best")
     # A trial that was not the best was picked among its own evaluations only.
@@ -131,9 +117,7 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(
 CONFIG = RunConfig(folds=4)
 
 
-def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(
-    store: RunStore,
-) -> None:
+def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(store):
     *others, run = folded(store, CONFIG)
     cross_validation.gather(run, store.runs())
     # Of models that were not picked nothing is taken off.
@@ -145,14 +129,12 @@ def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(
     analysis = evaluation.analysis
     assert analysis.examples == ROWS
     assert analysis.folds == 4
-    assert evaluation.table is not None
     assert evaluation.table.column("sentence1").to_pylist() == [f"left {n}" for n in range(ROWS)]
     # The models' last answers, not their best ones, which were all right.
     wrong = int((~evaluation.right).sum())
     assert 4 <= wrong <= 22
     assert analysis.scores["accuracy"].value == pytest.approx(1 - wrong / ROWS)
     assert set(evaluation.suspected_labels) <= set(np.flatnonzero(~evaluation.right))
-    assert analysis.order is not None
     assert analysis.order.flips == analysis.order.pairs >= 20
     assert max(analysis.order.worst) > 45
     assert run.state().baselines["words"] == pytest.approx({"f1": 0.525, "examples": ROWS})
@@ -160,7 +142,7 @@ def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(
     assert analysis.slices
 
 
-def test_answers_are_refused_if_rows_have_changed_or_folds_are_missing(store: RunStore) -> None:
+def test_answers_are_refused_if_rows_have_changed_or_folds_are_missing(store):
     first, *_, run = folded(store, CONFIG)
     target = prepared(ROWS).target
     texts = ([f"{side} {n}" for n in range(ROWS)] for side in ("left", "right"))
@@ -180,9 +162,7 @@ def test_answers_are_refused_if_rows_have_changed_or_folds_are_missing(store: Ru
         cross_validation.out_of_fold(run, target, hashes[::-1])
 
 
-def test_the_run_on_all_rows_waits_for_its_folds_and_for_no_others(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_run_on_all_rows_waits_for_its_folds_and_for_no_others(store, monkeypatch):
     stand_in.use(monkeypatch)
     started: list[str] = []
     monkeypatch.setattr(scheduler, "_start", lambda _, run, __: started.append(run.title()))

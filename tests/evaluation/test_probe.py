@@ -1,8 +1,6 @@
 """Which checkpoint first: ranked without training, for each task, and only as sure as it can be;
 and what a model must beat."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -24,14 +22,13 @@ from finetune.jobs import workers
 from finetune.metrics import classification
 from finetune.metrics.intervals import Interval
 from finetune.owners import Visitor
-from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 from finetune.tasks.single_label import SingleLabel
-from tests.support import graded, toys
+from tests.support import toys
 
 
 @pytest.fixture(scope="module")
-def sentence_encoder(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sentence_encoder(toy_checkpoint, tmp_path_factory) -> Path:
     """The toy as a model that was no classifier, so that it reads sentences one by one."""
     folder = tmp_path_factory.mktemp("checkpoint") / "encoder"
     toys.copy_model(toy_checkpoint, folder)
@@ -40,12 +37,12 @@ def sentence_encoder(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-def pairs_of(kind: str, folder: Path) -> Path:
+def pairs_of(kind, folder):
     """A folder with a training and a validation file of a kind of answer."""
     rows: dict[str, tuple[str, list[tuple[object, ...]]]] = {
         "pairs": ("sentence1,sentence2,label", [*toys.rows(150)]),
-        "scores": ("sentence1,sentence2,score", [*graded.graded_rows(150)]),
-        "labels": ("text,labels", [*graded.labelled_rows(150)]),
+        "scores": ("sentence1,sentence2,score", [*toys.graded_rows(150)]),
+        "labels": ("text,labels", [*toys.labelled_rows(150)]),
     }
     head, written = rows[kind]
     for split, part in (("train", written[:120]), ("validation", written[120:])):
@@ -62,9 +59,7 @@ def pairs_of(kind: str, folder: Path) -> Path:
         pytest.param("labels", "micro_f1", marks=pytest.mark.long),
     ],
 )
-def test_each_task_is_probed_and_what_cannot_be_read_is_said(
-    kind: str, metric: str, sentence_encoder: Path, toy_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_each_task_is_probed(kind, metric, sentence_encoder, toy_checkpoint, tmp_path):
     pairs = toys.load(pairs_of(kind, tmp_path))
     told: list[tuple[str, int, int]] = []
     names = [str(tmp_path / "nowhere"), str(sentence_encoder), str(toy_checkpoint)]
@@ -90,7 +85,7 @@ def test_each_task_is_probed_and_what_cannot_be_read_is_said(
     assert json.loads(report.to_json())["pairs"] == 120
 
 
-def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
+def test_the_better_one_leads_and_equals_are_not_told_apart():
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 400)
     answers = {
@@ -106,9 +101,7 @@ def test_the_better_one_leads_and_equals_are_not_told_apart() -> None:
     assert [one.may_be_best for one in ranked] == [True, True, False]
 
 
-def test_a_stopped_probe_ranks_what_it_has_read(
-    toy_pairs_folder: Path, sentence_encoder: Path, toy_checkpoint: Path
-) -> None:
+def test_a_stopped_probe_ranks_what_it_has_read(toy_pairs_folder, sentence_encoder, toy_checkpoint):
     told: list[tuple[str, int, int]] = []
     names = [str(sentence_encoder), str(toy_checkpoint)]
     pairs = toys.load(toy_pairs_folder)
@@ -129,9 +122,7 @@ def test_a_stopped_probe_ranks_what_it_has_read(
     assert not report.complete
 
 
-def test_what_is_compared_is_checked_before(
-    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_compared_is_checked_before(store, toy_checkpoint, monkeypatch):
     config = RunConfig()
     for names in ([], [BUNDLED_CHECKPOINT], [BUNDLED_CHECKPOINT] * 2, [f"a/{n}" for n in range(9)]):
         with pytest.raises(ConfigError, match="from 2 to 8"):
@@ -146,26 +137,20 @@ def test_what_is_compared_is_checked_before(
         jobs.check_request(visitor, config.changed(max_length=32), both)
 
 
-def test_its_worker_reads_the_pairs_and_every_checkpoint_and_no_more(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_worker_reads_the_pairs_and_every_checkpoint_and_no_more(store, monkeypatch):
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     names = [BUNDLED_CHECKPOINT, "bert-base-uncased", "roberta-base"]
     job = jobs.probe_of(store, RunConfig(), names)
     job.folder.mkdir(parents=True)
     request = {"config": RunConfig().to_dict(), "checkpoints": names}
     allowed = workers.job_files("probe", store.root, job, request)
-    assert allowed is not None
     files = " ".join((*allowed.reads, *allowed.writes))
     for part in (job.id, "google-bert--bert-base-uncased", "FacebookAI--roberta-base", "/data/"):
         assert part in files
     assert not {str(store.root), str(store.root.resolve())} & {*allowed.reads, *allowed.writes}
 
 
-def test_a_terminal_gets_the_ranking(
-    toy_checkpoint: Path, sentence_encoder: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_terminal_gets_a_ranking(toy_checkpoint, sentence_encoder, tmp_path, capsys, monkeypatch):
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "1")  # as the command sets it, because no Hub is needed
     folder = pairs_of("pairs", tmp_path)
@@ -178,7 +163,7 @@ def test_a_terminal_gets_the_ranking(
 
 
 @pytest.mark.parametrize(("size", "positive"), [(1, 1), (7, 0), (40, 1)])
-def test_the_threshold_is_the_one_most_often_right(size: int, positive: int) -> None:
+def test_the_threshold_is_the_one_most_often_right(size, positive):
     draw = np.random.default_rng(0)
     similarity = draw.normal(0, 1, size).astype(np.float32).round(1)
     labels = draw.integers(0, 2, size)
@@ -191,9 +176,7 @@ def test_the_threshold_is_the_one_most_often_right(size: int, positive: int) -> 
     assert accuracy_score(labels, answers) == pytest.approx(best)
 
 
-def test_words_in_common_are_learned_and_of_many_pairs_the_same_are_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_words_in_common_are_learned_and_of_many_pairs_the_same_are_drawn(tmp_path, monkeypatch):
     """The toy pairs differ by one contrary verb, which TF-IDF sees."""
     pairs = toys.load(toys.write_pairs(tmp_path, train=400, validation=100))
     scores = baselines.measure_baselines(pairs, "some/checkpoint-that-is-not-there", 32)
@@ -208,7 +191,7 @@ def test_words_in_common_are_learned_and_of_many_pairs_the_same_are_drawn(
 
 
 @pytest.mark.slow
-def test_the_bundled_encoder_is_measured_as_it_comes(tmp_path: Path) -> None:
+def test_the_bundled_encoder_is_measured_as_it_comes(tmp_path):
     pairs = toys.load(toys.write_pairs(tmp_path, train=40, validation=16))
     before = torch.get_rng_state()
     scores = baselines.measure_baselines(pairs, BUNDLED_CHECKPOINT, 32)
@@ -228,9 +211,7 @@ def test_the_bundled_encoder_is_measured_as_it_comes(tmp_path: Path) -> None:
         ({"accuracy": 0.9, "f1": 0.96}, {"f1": 0.96}, ""),  # no more than one answer for all
     ],
 )
-def test_where_the_similarity_alone_is_enough_it_is_said(
-    cosine: dict[str, float], constant: dict[str, float], words: str
-) -> None:
+def test_where_the_similarity_alone_is_enough_it_is_said(cosine, constant, words):
     measured = {COSINE: cosine, SingleLabel.constant: constant, TFIDF: {"f1": 1.0}}
     text = baselines.why_no_training(measured, SingleLabel(), 2)
     assert bool(text) == bool(words)
@@ -238,7 +219,7 @@ def test_where_the_similarity_alone_is_enough_it_is_said(
 
 
 @pytest.mark.slow
-def test_similarities_are_those_of_the_formula() -> None:
+def test_similarities_are_those_of_the_formula():
     """Mean of the token states, length 1, as the checkpoint's `modules.json` says."""
     from transformers import AutoModel, AutoTokenizer
 

@@ -1,8 +1,6 @@
 """What saved logits say: of ordinary runs, of those with hardly anything to say, of slices; and one
 advice after a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,23 +15,22 @@ from statsmodels.stats.multitest import multipletests
 from finetune.config import RunConfig
 from finetune.evaluation import examples, report, saved_predictions, slices
 from finetune.evaluation.advice import advise
-from finetune.evaluation.report import RunEvaluation, Verdict
+from finetune.evaluation.report import Verdict
 from finetune.evaluation.slices import Traits
 from finetune.metrics.catalog import ACCURACY, F1
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
 from finetune.tasks.base import REGRESSION, DecisionRule, Target
 from finetune.ui import evaluation_view
 from finetune.ui.tabs.evaluate import Evaluation
-from tests.support.scored_runs import evaluated, sure
+from tests.support.made_runs import scored, sure
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 
-def texts(labels: Any, paired: bool = True) -> pa.Table:
+def texts(labels, paired=True):
     size = len(labels)
     columns: dict[str, Any] = {"sentence1": [f"The cat {n} sat down." for n in range(size)]}
     if paired:
@@ -41,15 +38,15 @@ def texts(labels: Any, paired: bool = True) -> pa.Table:
     return pa.table({**columns, "label": labels})
 
 
-def study_of(store: RunStore, logits: np.ndarray, labels: list[int], *extra: Any) -> RunEvaluation:
+def study_of(store, logits, labels, *extra):
     """The evaluation of a run that was evaluated once."""
-    return report.evaluate_run(*evaluated(store, {1: logits}, labels, 1, *extra))
+    return report.evaluate_run(*scored(store, {1: logits}, labels, 1, *extra))
 
 
-def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
+def test_examples_are_found_by_what_is_asked(store):
     labels = [0, 1, 0, 1, 1]
     logits = np.array([[1, 0], [4, 0], [0, 2], [0, 3], [1, 0]], np.float32)
-    run, summary = evaluated(store, {1: logits}, labels, 1)
+    run, summary = scored(store, {1: logits}, labels, 1)
     saved_predictions.save_examples(run, "validation", texts(labels))
     study = report.evaluate_run(run, summary)
     # The surest first.
@@ -61,35 +58,31 @@ def test_examples_are_found_by_what_is_asked(store: RunStore) -> None:
         assert examples.select_examples(study, *filters, **named).tolist() == expected
 
 
-def test_two_runs_on_the_same_pairs_are_compared(store: RunStore) -> None:
+def test_two_runs_on_the_same_pairs_are_compared(store):
     labels = [0, 1] * 20
     first, second = study_of(store, sure([0] * 40), labels), study_of(store, sure(labels), labels)
     comparison = report.compare_runs(first, second, [ACCURACY, F1])
-    assert comparison is not None
     assert comparison.difference["accuracy"].value == pytest.approx(-0.5)
     assert (comparison.first_only, comparison.second_only) == (0, 20)
     assert comparison.p == pytest.approx(2 * 0.5**20)
     assert comparison.disagreements == list(range(1, 40, 2))
     assert not comparison.is_better(F1)
     better = report.compare_runs(second, first, [F1])
-    assert better is not None
     assert better.is_better(F1)
     third = study_of(store, sure(labels[:30]), labels[:30])
     assert report.compare_runs(first, third, [F1]) is None
 
 
-def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStore) -> None:
+def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store):
     """Ten of the twenty positives are called negative, by a little."""
     labels = [0] * 20 + [1] * 20
     logits = sure([*[0] * 30, *[1] * 10])
     logits[20:30] = [0.2, 0]
-    run, summary = evaluated(store, {1: logits}, labels, 1)
+    run, summary = scored(store, {1: logits}, labels, 1)
     summary.baselines = {"a": {"f1": 0.6}, "b": {"f1": 0.5, "accuracy": 0.9}}
     verdict = report.run_verdict(run, summary)
     assert (verdict.baseline, verdict.errors, verdict.examples) == ("a", 10, 40)
-    assert verdict.gain is not None
     assert verdict.gain.value == pytest.approx(verdict.score.value - 0.6)
-    assert verdict.better_threshold is not None
     assert verdict.better_threshold.f1.value == 1.0 > verdict.score.value
     threshold = verdict.better_threshold.threshold
     assert 1 / (1 + np.exp(2)) < threshold < 1 / (1 + np.exp(0.2))
@@ -107,11 +100,9 @@ def test_a_verdict_has_the_gain_the_errors_and_a_better_threshold(store: RunStor
     ],
     ids=["one", "NaN", "infinite", "a single class", "1000 classes", "one of three"],
 )
-def test_hardly_anything_to_say_is_shown_sensibly(
-    store: RunStore, labels: list[int], logits: np.ndarray, classes: int
-) -> None:
+def test_hardly_anything_to_say_is_shown_sensibly(store, labels, logits, classes):
     names = tuple(f"<b>{n}</b>" for n in range(classes))
-    run, summary = evaluated(store, {1: logits.astype(np.float32)}, labels, 1, names)
+    run, summary = scored(store, {1: logits.astype(np.float32)}, labels, 1, names)
     saved_predictions.save_examples(run, "validation", texts(labels, paired=classes != 3))
     study = report.evaluate_run(run, summary)
     measured = RunSummary(baselines={"always the commonest answer": {"f1": 0.5}})
@@ -124,14 +115,12 @@ def test_hardly_anything_to_say_is_shown_sensibly(
     assert ("are no numbers" in text) == (not np.isfinite(logits).all())
 
 
-def test_labels_that_were_always_contradicted_are_suspected_and_can_be_corrected(
-    store: RunStore,
-) -> None:
+def test_labels_that_were_always_contradicted_are_suspected_and_can_be_corrected(store):
     """The fourth is surely the other, or as the model has it; the first is below nine in ten."""
     labels = [1, 1, 0, 1]
     for fourth, suspects in (([9, 0], [3]), ([0, 4], [])):
         logits = np.array([[2, 0], [0.5, 0], [3, 0], fourth], np.float32)
-        run, summary = evaluated(store, {1: logits, 2: logits}, labels, 2)
+        run, summary = scored(store, {1: logits, 2: logits}, labels, 2)
         saved_predictions.save_examples(run, "validation", texts(labels))
         study = report.evaluate_run(run, summary)
         assert study.suspected_labels.tolist() == suspects
@@ -140,7 +129,7 @@ def test_labels_that_were_always_contradicted_are_suspected_and_can_be_corrected
         assert ("<select data-row=" in table) == bool(suspects)
 
 
-def errors(store: RunStore, run: Run, which: str) -> str:
+def errors(store, run, which):
     """The table of examples as the page draws it."""
     tab = Evaluation(store)
     with gr.Blocks():
@@ -150,8 +139,8 @@ def errors(store: RunStore, run: Run, which: str) -> str:
     return str(tab.on_filter(None, view, which, "", "")[tab.table])
 
 
-def test_the_range_of_the_training_scores_makes_no_other_pairs() -> None:
-    def answered(truth: np.ndarray, low: float = 0.0) -> report.KeptAnswers:
+def test_the_range_of_the_training_scores_makes_no_other_pairs():
+    def answered(truth, low=0.0):
         target = Target((), task=REGRESSION, low=low, high=5.0)
         return report.KeptAnswers(Run(Path()), target, truth, None, truth)
 
@@ -165,9 +154,7 @@ def test_the_range_of_the_training_scores_makes_no_other_pairs() -> None:
 FINISHED = events.Finished(step=40, seconds=1)
 
 
-def summary_of(
-    scores: list[float], metric: str = "f1", end: events.Event = FINISHED, every: int = 10
-) -> RunSummary:
+def summary_of(scores, metric="f1", end=FINISHED, every=10):
     """A run of four epochs of ten steps, evaluated at its end and regularly before."""
     steps = range(40 - every * (len(scores) - 1), 41, every)
     stream: list[events.Event] = [
@@ -189,7 +176,7 @@ def summary_of(
     return RunSummary().fold([*stream, end])
 
 
-def verdict(errors: int = 30, gain: float | None = 0.1, always: str | None = None) -> Verdict:
+def verdict(errors=30, gain=0.1, always=None):
     """Of a model of F1 0.9, give or take 0.04."""
     around = None if gain is None else Interval(gain, gain - 0.05, gain + 0.05)
     score = Interval(0.9, 0.86, 0.94)
@@ -215,22 +202,20 @@ LONGER, SEED = {"num_train_epochs": 8}, {"seed": 43}
         ([0.6, 0.7, 0.8, 0.9], {"gain": -0.04}, "longer", LONGER),  # not surely below
     ],
 )
-def test_the_advice_follows_from_the_curve(
-    scores: list[float], judged: dict[str, Any], kind: str, changes: dict[str, Any]
-) -> None:
+def test_the_advice_follows_from_the_curve(scores, judged, kind, changes):
     advice = advise(summary_of(scores), RunConfig(), verdict(**judged))
     assert (advice.kind, advice.changes) == (kind, changes)
     assert (advice.last_step, advice.seeds) == (40, 3 if changes == SEED else 1)
 
 
-def test_no_other_seeds_are_advised_if_counting_words_makes_no_error_either() -> None:
+def test_no_other_seeds_are_advised_if_counting_words_makes_no_error_either():
     words = {"counting words (TF-IDF)": {"accuracy": 1.0, "f1": 1.0}}
     summary = summary_of([0.6, 1.0, 1.0]).fold([events.BaselinesMeasured(baselines=words)])
     advice = advise(summary, RunConfig(), verdict(errors=0))
     assert (advice.kind, advice.action, advice.seeds) == ("needless", "try", 1)
 
 
-def test_a_loss_is_better_the_lower_and_a_run_without_its_end_is_resumed() -> None:
+def test_a_loss_is_better_the_lower_and_a_run_without_its_end_is_resumed():
     config = RunConfig(metric_for_best_model="loss", max_steps=40)
     for losses, kind, steps in (
         ([0.9, 0.7, 0.5, 0.4], "longer", 80), ([0.9, 0.4, 0.5, 0.7], "falls", 20),
@@ -258,11 +243,11 @@ def test_a_loss_is_better_the_lower_and_a_run_without_its_end_is_resumed() -> No
         ("negation_differs", "didn't", "yes", True), ("negation_differs", "no", "never", False),
     ],
 )  # fmt: skip
-def test_a_trait_of_a_pair_is_read(trait: str, first: str, second: str, value: float) -> None:
+def test_a_trait_of_a_pair_is_read(trait, first, second, value):
     assert getattr(slices.pair_traits([first], [second]), trait)[0] == value
 
 
-def test_a_slice_is_weak_by_fishers_test_after_holm() -> None:
+def test_a_slice_is_weak_by_fishers_test_after_holm():
     """As libraries have it that compute both."""
     random, weak = np.random.default_rng(6), 0
     for seed in range(4):

@@ -1,7 +1,5 @@
 """Write the goldens anew: `python -m tests.goldens [arguments of pytest, such as -k check]`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -15,10 +13,9 @@ def main(arguments: list[str]) -> int:
     os.environ[golden.RENEW] = "yes"
     status = pytest.main([str(golden.FOLDER), "-n", "0", "-m", "", *arguments])
     if not status and not arguments:
-        kept = [path for pattern in ("*/**/*.txt", "*/**/*.html", "*/**/*.csv")
-                for path in golden.FOLDER.glob(pattern)]  # fmt: skip
-        for path in {*kept} - golden.SEEN:
-            path.unlink()
+        for folder in ("check", "help", "page", "runs"):
+            for path in {*(golden.FOLDER / folder).rglob("*.*")} - golden.SEEN:
+                path.unlink()
     subprocess.run(["git", "add", "--intent-to-add", golden.FOLDER], check=False)
     subprocess.run(["git", "diff", "--stat", "--", golden.FOLDER], check=False)
     return int(status)

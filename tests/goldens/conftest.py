@@ -1,7 +1,5 @@
 """Fixtures of the goldens: copies of the toy runs, behind a served page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -10,13 +8,12 @@ from finetune.environment import devices
 from finetune.runs.store import RunStore
 from finetune.ui import app
 from tests.support import toy_runs
-from tests.support.hub import LoopbackHub
 from tests.support.server import Server
 from tests.support.toy_runs import ToyRuns
 
 
 @pytest.fixture(autouse=True)
-def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_everywhere(monkeypatch) -> None:
     """Widths of texts and precisions are the same on all machines; what a command sets in its
     process is undone."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
@@ -26,9 +23,7 @@ def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def server_of_goldens(
-    trained: ToyRuns, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def server_of_goldens(trained, tmp_path_factory) -> Iterator[Server]:
     store = trained.store(tmp_path_factory.mktemp("goldens") / "runs")
     blocks = app.build(store)
     _, url, _ = app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
@@ -37,7 +32,7 @@ def server_of_goldens(
 
 
 @pytest.fixture
-def server(server_of_goldens: Server, hub: LoopbackHub) -> Server:
+def server(server_of_goldens, hub) -> Server:
     return server_of_goldens
 
 

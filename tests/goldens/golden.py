@@ -1,7 +1,5 @@
 """What the product said before, as texts in this folder, and what it says now."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

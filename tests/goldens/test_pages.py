@@ -1,22 +1,17 @@
 """The tabs of the page and its views of runs in a browser, compared with what they were before."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.goldens import golden
 from tests.goldens.conftest import words_of
 from tests.support import toy_runs
 from tests.support.browser import launch_browser, new_page, pick, unfold
-from tests.support.server import Server
-from tests.support.toy_runs import ToyRuns
 
 OUTLINE = Path(__file__).with_name("outline.js").read_text(encoding="utf-8")
 PATIENCE = 60.0  # seconds in which a view has to be as before
@@ -29,11 +24,11 @@ ALL = "[role=tabpanel]:visible >> nth=0"
 class Views:
     """A page, and how its views differ from the goldens."""
 
-    def __init__(self, page: Page, words: Mapping[str, object]) -> None:
+    def __init__(self, page, words):
         self.page, self.words = page, words
         self.problems: list[str] = []
 
-    def compare(self, name: str, selector: str = ALL) -> None:
+    def compare(self, name, selector=ALL):
         """Compare a part of the page with its golden, as soon as it is as that, or at last."""
         name, renew = f"page/{name}.html", bool(os.environ.get(golden.RENEW))
         deadline, text, looks = time.monotonic() + PATIENCE, "", 0
@@ -48,7 +43,7 @@ class Views:
 
 
 @pytest.mark.long
-def test_the_page_looks_as_before(server: Server, trained: ToyRuns, chromium: str) -> None:
+def test_the_page_looks_as_before(server, trained, chromium):
     page = new_page(launch_browser(chromium), viewport={"width": 1280, "height": 900})
     views = Views(page, words_of(server.store, trained))
     page.goto(server.url)
@@ -72,7 +67,7 @@ def test_the_page_looks_as_before(server: Server, trained: ToyRuns, chromium: st
     assert not views.problems, "\n\n".join(views.problems)
 
 
-def see_runs(page: Page, views: Views) -> None:
+def see_runs(page, views):
     """The table, each run's parts, and two compared."""
     page.get_by_role("tab", name="Runs", exact=True).click()
     views.compare("runs")
@@ -92,7 +87,7 @@ def see_runs(page: Page, views: Views) -> None:
     views.compare("compare")
 
 
-def see_answers(page: Page, views: Views) -> None:
+def see_answers(page, views):
     """A pair answered and explained, and the form of a file."""
     page.get_by_role("tab", name="Predict", exact=True).click()
     pick(page, page.locator("#predict-run input"), re.compile("^classes"))

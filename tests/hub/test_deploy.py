@@ -1,7 +1,5 @@
 """The project deployed as a Space, and errors of the Hub, which never tell the token."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from finetune.environment import hub_connection
 from finetune.errors import PublishError
 from finetune.hub import client, deploy
 from finetune.hub.client import HubClient, NoAnswer
-from tests.support.hub import TOKEN, LoopbackHub, Space
+from tests.support.hub import TOKEN, Space
 
 NAME, GPU = "ada/finetune", "t4-small"
 OWN = {"app.py", "README.md", "requirements.txt", "finetune/__init__.py", "finetune/ui/page.py",
@@ -27,7 +25,7 @@ Send = Callable[..., str]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path) -> Path:
     """A small clone of the project, with a file that git does not track."""
     root = tmp_path / "project"
     for name in OWN | {".env"}:
@@ -40,29 +38,25 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def send(project: Path) -> Send:
+def send(project) -> Send:
     """Deploy with a yes to the price; returns the address."""
 
-    def deploy_project(name: str, hardware: str = "", **options: Any) -> str:
+    def deploy_project(name, hardware="", **options):
         agreed: dict[str, Any] = {"hardware": hardware, "root": project} | options
         return deploy.deploy_space(name, TOKEN, lambda price: True, **agreed)
 
     return deploy_project
 
 
-def nobody(price: str) -> bool:
+def nobody(price):
     return False
 
 
-def space(hub: LoopbackHub, name: str = NAME) -> Space:
-    space = hub.repos["space", name].space
-    assert space is not None
-    return space
+def space(hub, name=NAME):
+    return hub.repos["space", name].space
 
 
-def test_a_space_is_one_commit_of_what_git_tracks_on_its_hardware_and_again_an_update(
-    hub: LoopbackHub, project: Path, send: Send, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_space_is_one_commit_of_what_git_tracks_on_its_hardware(hub, project, send, capsys):
     with pytest.raises(PublishError, match=r"Git tracks no app\.py and no README\.md"):
         deploy.project_files(project.parent)
     assert send(NAME, GPU, private=True) == f"{hub.url}/spaces/{NAME}"
@@ -96,9 +90,7 @@ def test_a_space_is_one_commit_of_what_git_tracks_on_its_hardware_and_again_an_u
         ("cpu-basic", GPU, 172_800, 3600),  # nobody has chosen the two days of free hardware
     ],
 )
-def test_a_billed_space_always_sleeps(
-    hub: LoopbackHub, send: Send, former: str, asked: str, sleeps: int | None, kept: int
-) -> None:
+def test_a_billed_space_always_sleeps(hub, send, former, asked, sleeps, kept):
     hub.add_repo(NAME, "space", {"README.md": b""})
     space(hub).hardware, space(hub).sleep_time = former, sleeps
     send(NAME, asked)
@@ -107,9 +99,7 @@ def test_a_billed_space_always_sleeps(
 
 @pytest.mark.parametrize("path", ["/api/repos/create$", "/commit/", "/hardware$"])
 @pytest.mark.parametrize("done", [True, False])
-def test_what_was_done_though_its_answer_was_lost_is_done_once(
-    hub: LoopbackHub, send: Send, path: str, done: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_done_though_its_answer_was_lost_is_done_once(hub, send, path, done, monkeypatch):
     monkeypatch.setattr(client, "PAUSE", 0.01)
     monkeypatch.setattr(client, "APPEARS", 0.1)
     if path == "/hardware$":
@@ -127,9 +117,7 @@ def test_what_was_done_though_its_answer_was_lost_is_done_once(
     assert space(hub) == Space("gradio", GPU, sleep_time=3600)
 
 
-def test_nothing_is_billed_without_a_yes_to_its_price(
-    hub: LoopbackHub, project: Path, send: Send
-) -> None:
+def test_nothing_is_billed_without_a_yes_to_its_price(hub, project, send):
     with pytest.raises(PublishError, match="t4-small is billed, and nobody has agreed"):
         deploy.deploy_space(NAME, TOKEN, nobody, GPU, bucket="ada/runs", root=project)
     game = hub.add_repo("ada/game", "space", {"app.py": b"a game", "README.md": b""})
@@ -150,7 +138,7 @@ def test_nothing_is_billed_without_a_yes_to_its_price(
     assert len(hub.repos["space", NAME].commits) == 1
 
 
-def test_a_bucket_keeps_the_runs_before_the_first_start(hub: LoopbackHub, send: Send) -> None:
+def test_a_bucket_keeps_the_runs_before_the_first_start(hub, send):
     send(NAME, GPU, bucket="lovelace/runs")
     volume = {"type": "bucket", "source": "lovelace/runs", "mountPath": "/data"}
     assert [(bucket.id, bucket.private) for bucket in hub.buckets.values()] == [
@@ -166,9 +154,7 @@ def test_a_bucket_keeps_the_runs_before_the_first_start(hub: LoopbackHub, send: 
     assert space(hub).volumes == [other, volume]
 
 
-def test_the_project_itself_from_a_terminal(
-    hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_project_itself_from_a_terminal(hub, monkeypatch, capsys):
     arguments = [NAME, "--hardware", GPU, "--bucket", "ada/runs"]
     for told in ("You are not signed in.", "t4-small is billed, and nobody has agreed"):
         assert command_line(["deploy", *arguments]) == 2
@@ -184,15 +170,15 @@ def test_the_project_itself_from_a_terminal(
     assert sent["finetune/hub/deploy.py"] == Path(deploy.__file__).read_bytes()
 
 
-def refusal(status: int) -> HfHubHTTPError:
+def refusal(status):
     request = httpx2.Request("POST", "https://hub/api/models/ada/x")
     return HfHubHTTPError("no", response=httpx2.Response(status, request=request))
 
 
-def asked(error: Exception) -> PublishError:
+def asked(error):
     """Return the error of a failed call of the Hub's client."""
 
-    def fail() -> None:
+    def fail():
         raise error
 
     with pytest.raises(PublishError) as caught:
@@ -212,13 +198,12 @@ def asked(error: Exception) -> PublishError:
         (httpx2.RemoteProtocolError("cut"), "silent", "Check the network"),
     ],
 )
-def test_why_the_hub_gave_nothing(error: Exception, cause: str, words: str) -> None:
+def test_why_the_hub_gave_nothing(error, cause, words):
     outer = RuntimeError("of another library")
     outer.__cause__ = error
     assert hub_errors.cause(outer).name == cause
     assert words in asked(outer).remedy
     explanation = hub_errors.explained("dataset", "ada/x", outer)
-    assert explanation is not None
     assert "ada/x" in explanation.fact
     assert explanation.remedy
 
@@ -228,7 +213,7 @@ def test_why_the_hub_gave_nothing(error: Exception, cause: str, words: str) -> N
     [(400, True), (402, True), (422, True), (408, False), (425, False), (429, False),
      (500, False), (520, False)],
 )  # fmt: skip
-def test_only_a_refusal_says_that_nothing_was_done(status: int, believed: bool) -> None:
+def test_only_a_refusal_says_that_nothing_was_done(status, believed):
     error = asked(refusal(status))
     assert isinstance(error, NoAnswer) != believed
     assert f"Sending {'was refused' if believed else 'failed'} with status {status}" in error.fact
@@ -236,7 +221,7 @@ def test_only_a_refusal_says_that_nothing_was_done(status: int, believed: bool) 
     assert "Xet said no to \u2026 at http://x/y?\u2026 retry later (RuntimeError)" in str(said)
 
 
-def test_whether_the_hub_answers(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whether_the_hub_answers(hub, monkeypatch):
     hub.fail("HEAD", "^/$", 503)
     assert hub_connection.hub_is_reachable()  # a refusal is an answer
     hub.fail("HEAD", "^/$", 0, cut=True)

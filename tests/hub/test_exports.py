@@ -1,8 +1,6 @@
 """What a run gives away. Its script repeats its losses and scores; its ONNX model gives PyTorch's
 logits; its card is derived from it, names what was not measured, and quotes no pairs."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import csv
@@ -41,35 +39,34 @@ from finetune.inference import decision_rule
 from finetune.jobs import check, pipeline
 from finetune.runs import events
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.tasks.base import SureRule
 from finetune.training import model
 from finetune.ui import live_updates
-from tests.support import graded, toys, training
+from tests.support import toys, training
 from tests.support.families import lively
 from tests.support.families import write as write_family
 
 KINDS = ("low", "mid", "high")
 
 
-def single_sentences(count: int, seed: int) -> list[tuple[str, str]]:
+def single_sentences(count, seed):
     rows = toys.rows(count, seed)
     return [(first, KINDS[at % 3]) for at, (first, _, _) in enumerate(rows)]
 
 
 ROWS: dict[str, tuple[list[str], Callable[[int, int], list[Any]]]] = {
     "pairs": (["sentence1", "sentence2", "label"], toys.rows),
-    "scores": (["first", "second", "score"], graded.graded_rows),
-    "labels": (["text", "labels"], graded.labelled_rows),
+    "scores": (["first", "second", "score"], toys.graded_rows),
+    "labels": (["text", "labels"], toys.labelled_rows),
     "kinds": (["text", "kind"], single_sentences),
 }
 
 
 @pytest.fixture
-def uploaded(store: RunStore, tmp_path: Path) -> Callable[[str], str]:
+def uploaded(store, tmp_path) -> Callable[[str], str]:
     """Uploads rows of a kind, whose name it returns."""
 
-    def upload(kind: str) -> str:
+    def upload(kind):
         head, rows = ROWS[kind]
         files = {split: tmp_path / f"{split}.csv" for split in ("train", "validation")}
         for seed, path in enumerate(files.values()):
@@ -81,11 +78,11 @@ def uploaded(store: RunStore, tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunConfig, int], Run]:
+def trained(store, monkeypatch) -> Callable[[RunConfig, int], Run]:
     """Train a run in this process, as a worker does."""
     training.work_in_this_process(monkeypatch)
 
-    def carry_out(config: RunConfig, stop_at: int) -> Run:
+    def carry_out(config, stop_at):
         run = store.create(config.changed(mixed_precision="no"))
         for event in pipeline.train_events(run, pipeline.StopSwitch(run)):
             run.append(event)
@@ -96,7 +93,7 @@ def trained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunCo
     return carry_out
 
 
-def unpacked(run: Run, store: RunStore) -> Path:
+def unpacked(run, store):
     pieces = list(downloads.script_zip(run, store))
     assert len(pieces) > 3  # it is not held as a whole
     with zipfile.ZipFile(io.BytesIO(b"".join(pieces))) as bundle:
@@ -104,7 +101,7 @@ def unpacked(run: Run, store: RunStore) -> Path:
     return store.root.parent / "bundle" / downloads.file_name(run.title())
 
 
-def assert_repeated(run: Run, printed: str) -> None:
+def assert_repeated(run, printed):
     """Assert that losses at the same steps agree within 1e-6, and scores are equal."""
     stream = run.tail()[0]
     losses = {int(at): float(loss) for at, loss in re.findall(r"step (\d+): loss (\S+)", printed)}
@@ -129,10 +126,7 @@ RUNS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("scripts.json")
 
 
 @pytest.mark.parametrize("case", RUNS, ids=[case["of"] for case in RUNS])
-def test_the_script_repeats_the_run(
-    trained: Callable[[RunConfig, int], Run], uploaded: Callable[[str], str], store: RunStore,
-    toy_checkpoint: Path, tmp_path: Path, case: dict[str, Any],
-) -> None:  # fmt: skip
+def test_the_script_repeats_the_run(trained, uploaded, store, toy_checkpoint, tmp_path, case):
     checkpoint, kind = toy_checkpoint, case["kind"]
     if kind == "kinds":  # its tokenizer has no padding token
         checkpoint = write_family(tmp_path / "gpt2", "GPT2")
@@ -158,9 +152,7 @@ def test_the_script_repeats_the_run(
     assert (begins in card) == (kind == "reranker")
 
 
-def test_what_the_script_does_not_repeat_is_refused_by_name(
-    store: RunStore, toy_checkpoint: Path, uploaded: Callable[[str], str]
-) -> None:
+def test_what_the_script_does_not_repeat_is_refused_by_name(store, toy_checkpoint, uploaded):
     config = RunConfig(dataset=uploaded("pairs"), torch_compile=True, optim="adafactor")
     run = store.create(config)
     with pytest.raises(StoreError, match="has no model"):
@@ -189,7 +181,7 @@ def test_what_the_script_does_not_repeat_is_refused_by_name(
 SENTENCES = (["the cat sees a dog .", "the owl"], ["a cat sees the dog .", "a cow fears the hen"])
 
 
-def assert_same_answers(folder: Path, file: Path) -> list[str]:
+def assert_same_answers(folder, file):
     """Assert that the ONNX file gives PyTorch's logits; returns the names of its inputs."""
     tokenizer, classifier = model.load_saved_model(folder)
     batch = tokenizer(*SENTENCES, padding=True, return_tensors="pt")
@@ -210,16 +202,14 @@ def assert_same_answers(folder: Path, file: Path) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("family", ["Roberta", "DistilBert", "DebertaV2"])
-def test_a_family_answers_the_same_as_onnx(family: str, tmp_path: Path) -> None:
+def test_a_family_answers_the_same_as_onnx(family, tmp_path):
     folder = write_family(tmp_path / family, family)
     assert onnx.export_onnx(folder, tmp_path / "model.onnx") <= onnx.TOLERANCE
     assert_same_answers(folder, tmp_path / "model.onnx")
 
 
 @pytest.mark.long
-def test_a_bert_is_exported_for_any_batch_or_not_at_all(
-    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bert_is_exported_for_any_batch_or_not_at_all(toy_checkpoint, tmp_path, monkeypatch):
     file = tmp_path / "out" / "model.onnx"
     best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
     decision_rule.write_rule(best, sure=SureRule(0.02, 0.95, 0.9, (("equivalent", 0.97),), 40, 20))
@@ -242,7 +232,7 @@ LABELS = ["not_equivalent", "equivalent"]
 SECRET = "the minister resigned on a rainy tuesday"
 
 
-def prepared(**values: Any) -> events.Prepared:
+def prepared(**values):
     data = {
         "source": "tickets.csv", "positive_label": "equivalent", "columns": {},
         "rows": {"train": 64, "validation": 40, "test": 8}, "revision": "",
@@ -257,7 +247,7 @@ def prepared(**values: Any) -> events.Prepared:
     return events.Prepared(**defaults | values)
 
 
-def evaluate(run: Run, labels: list[str] = LABELS) -> None:
+def evaluate(run, labels=LABELS):
     """Save the model of step 8 and its logits of 40 examples, 30 of them right."""
     draw = np.random.default_rng(0)
     truth = draw.integers(0, len(labels), 40)
@@ -275,7 +265,7 @@ def evaluate(run: Run, labels: list[str] = LABELS) -> None:
     saved_predictions.save_swapped_logits(run, both)
 
 
-def begin(store: RunStore, model: Path, event: events.Prepared, **values: Any) -> Run:
+def begin(store, model, event, **values):
     run = store.create(RunConfig(max_length=32, **values))
     run.append(events.Started(device="CPU (2 threads)", versions={"torch": "2.13.0"}))
     run.append(event)
@@ -284,22 +274,22 @@ def begin(store: RunStore, model: Path, event: events.Prepared, **values: Any) -
 
 
 @pytest.fixture
-def run(store: RunStore, toy_checkpoint: Path) -> Run:
+def run(store, toy_checkpoint) -> Run:
     run = begin(store, toy_checkpoint, prepared())
     evaluate(run)
     run.append(events.Finished(step=8, seconds=4000.0))
     return run
 
 
-def written(run: Run, **values: Any) -> str:
+def written(run, **values):
     return model_card.card_text(run, run.state(), "ada/pairs", **values)
 
 
-def metadata(text: str) -> dict[str, Any]:
+def metadata(text):
     return dict(yaml.safe_load(text.split("---\n")[1]))
 
 
-def test_what_is_written_after_the_run_is_told(run: Run) -> None:
+def test_what_is_written_after_the_run_is_told(run):
     """Its rule, how its answers depend on the order, and each look at the test set."""
     decision_rule.write_rule(run.best, threshold=0.43, temperature=1.31, positive="equivalent")
     decision_rule.write_rule(run.best, sure=SureRule(0.02, 0.95, 0.97, (), 400, 240))
@@ -321,9 +311,7 @@ def test_what_is_written_after_the_run_is_told(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_the_metadata_is_readable_by_the_hub(
-    store: RunStore, toy_checkpoint: Path, run: Run
-) -> None:
+def test_the_metadata_is_readable_by_the_hub(store, toy_checkpoint, run):
     text = written(run, licence="mit")
     ModelCard(text).validate()
     values = metadata(text)
@@ -346,9 +334,7 @@ def test_the_metadata_is_readable_by_the_hub(
     }  # fmt: skip
 
 
-def test_nobodys_sentences_files_and_folders_are_named(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
+def test_nobodys_sentences_files_and_folders_are_named(store, toy_checkpoint):
     event = prepared()
     event.data["source"] = "acme-layoffs.csv, dev.csv"
     upload = store.uploads.add({"train": toys.write_pairs(store.root / "pairs") / "train.csv"})
@@ -384,9 +370,7 @@ EVIL = (
 )  # fmt: skip
 
 
-def test_nothing_from_outside_is_markup(
-    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_from_outside_is_markup(store, toy_checkpoint, monkeypatch):
     run = begin(
         store, toy_checkpoint, prepared(labels=list(EVIL)),
         name=EVIL[0], label_column=EVIL[6], positive_label=EVIL[1], dataset_revision=EVIL[11],

@@ -1,7 +1,5 @@
 """Checks and pushes with the real client over HTTP: one commit, complete or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -13,7 +11,6 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +23,15 @@ import safetensors.numpy
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, ModelError, PublishError
 from finetune.hub import client, model_card, publish
-from finetune.hub.publish import PushPlan, PushProgress, PushRequest, Verification
+from finetune.hub.publish import PushProgress, PushRequest, Verification
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Predictor
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.tasks.base import SureRule
 from tests.support import toys
-from tests.support.hub import TOKEN, LoopbackHub, Space
+from tests.support.hub import TOKEN, Space
 
 ALWAYS = 99
 WHO, PREUPLOAD = "/whoami", "/preupload/"
@@ -47,40 +43,36 @@ PAIRS, UPDATE = PushRequest("pairs"), PushRequest("pairs", update=True)
 
 
 @pytest.fixture
-def run(store: RunStore, toy_checkpoint: Path) -> Run:
+def run(store, toy_checkpoint) -> Run:
     return toys.finished_run(store, toy_checkpoint, "first try")
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch) -> None:
     """Let the client retry without waiting."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(client, "APPEARS", 0.1)
 
 
 @pytest.fixture
-def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+def unverified(monkeypatch) -> None:
     """Let a pushed model not be compared."""
     monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
 
 
-def push(
-    run: Run, request: PushRequest = PAIRS, token: str = TOKEN, **hooks: Any
-) -> publish.Pushed:
+def push(run, request=PAIRS, token=TOKEN, **hooks):
     return publish.push_run(run, request, token, **hooks)
 
 
-def plan(run: Run, request: PushRequest = PAIRS) -> PushPlan:
+def plan(run, request=PAIRS):
     return publish.plan_push(run, request, TOKEN)
 
 
-def sent_objects(hub: LoopbackHub) -> set[str]:
+def sent_objects(hub):
     return {path.split("/")[2] for method, path, _ in hub.requests if method == "PUT"}
 
 
-def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(
-    run: Run, hub: LoopbackHub
-) -> None:
+def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(run, hub):
     pushed = push(run)
     repo = hub.repos["model", "ada/pairs"]
     rounding = pytest.approx(0.0, abs=publish.TOLERANCE)
@@ -100,9 +92,7 @@ def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(
     assert sum(shares.values()) == pytest.approx(1.0, abs=2e-3)
 
 
-def test_an_update_is_asked_for_and_replaces_an_earlier_models_files(
-    run: Run, hub: LoopbackHub
-) -> None:
+def test_an_update_is_asked_for_and_replaces_an_earlier_models_files(run, hub):
     own = ("notes/why.md", "LICENSE", "unet/diffusion.safetensors", "onnx/config.json")
     model = ("adapter_model.safetensors", "vocab.json")
     repo = hub.add_repo("ada/pairs", files=dict.fromkeys([*own, *model], b"mine"))
@@ -112,7 +102,7 @@ def test_an_update_is_asked_for_and_replaces_an_earlier_models_files(
         push(run)
     assert not [path for _, path, _ in hub.requests if PREUPLOAD in path]
 
-    def report(progress: PushProgress) -> None:
+    def report(progress):
         if progress.phase == Phase.COMMIT and len(repo.commits) == 1:
             repo.commit("from elsewhere", {"LICENSE": b"theirs"})
 
@@ -124,7 +114,7 @@ def test_an_update_is_asked_for_and_replaces_an_earlier_models_files(
     assert {*own, *model} & set(repo.files) == set(own)
 
 
-def test_a_check_says_all_and_changes_nothing(run: Run, hub: LoopbackHub) -> None:
+def test_a_check_says_all_and_changes_nothing(run, hub):
     request = PushRequest("lovelace/pairs", private=True)
     planned = plan(run, request)
     assert hub.repos == {}
@@ -132,7 +122,6 @@ def test_a_check_says_all_and_changes_nothing(run: Run, hub: LoopbackHub) -> Non
     assert changing == ["/api/validate-yaml"]
     assert (planned.full, planned.exists, planned.private) == ("lovelace/pairs", False, True)
     pushed = push(run, request)
-    assert pushed.verified is not None
     assert (pushed.verified.pairs, pushed.verified.problem) == (3, "")
     files = hub.repos["model", "lovelace/pairs"].files
     assert planned.files == {path: len(content) for path, content in files.items()}
@@ -140,9 +129,7 @@ def test_a_check_says_all_and_changes_nothing(run: Run, hub: LoopbackHub) -> Non
     assert (again.exists, again.private, again.head) == (True, True, pushed.commit)
 
 
-def test_what_cannot_be_pushed_is_said_before_a_byte(
-    store: RunStore, run: Run, hub: LoopbackHub, adopt: Callable[[Run], bool]
-) -> None:
+def test_what_cannot_be_pushed_is_said_before_a_byte(store, run, hub, adopt):
     public = hub.add_repo("ada/pairs")
     for act in (plan, push):
         with pytest.raises(PublishError, match=r"ada/pairs exists and is public.*without Priv"):
@@ -152,11 +139,10 @@ def test_what_cannot_be_pushed_is_said_before_a_byte(
     hub.add_user("reader", "eve", role="read")
     hub.add_user("hf_oauth_x", "ada", orgs=("lovelace", "babbage:read"))  # a Space's sign-in
     for name, token, words in (
-        ("pairs", "nobodys-token", "status 401"),
-        ("pairs", "reader", "may only read"),
+        ("pairs", "nobodys-token", "status 401"), ("pairs", "reader", "may only read"),
         (" ", TOKEN, "is not a repository name"),
         ("babbage/pairs", "hf_oauth_x", r"'babbage'.*ada, lovelace"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(PublishError, match=words) as caught:
             push(run, PushRequest(name), token)
         assert token not in str(caught.value)
@@ -184,9 +170,7 @@ def test_what_cannot_be_pushed_is_said_before_a_byte(
         ("POST", COMMIT, 500, "status 500.*may carry it out.*Look there in a minute"),
     ],
 )
-def test_a_refusal_names_its_remedy_and_the_next_try_works(
-    run: Run, hub: LoopbackHub, method: str, path: str, status: int, words: str
-) -> None:
+def test_a_refusal_names_its_remedy_and_the_next_try_works(run, hub, method, path, status, words):
     hub.fail(method, path, status, ALWAYS, {"Retry-After": "90"} if status == 429 else {})
     with pytest.raises(PublishError, match=f"(?s){words}") as caught:
         push(run)
@@ -199,7 +183,7 @@ def test_a_refusal_names_its_remedy_and_the_next_try_works(
 
 
 @pytest.mark.usefixtures("impatient", "unverified")
-def test_what_was_done_though_its_answer_was_lost_is_done_once(run: Run, hub: LoopbackHub) -> None:
+def test_what_was_done_though_its_answer_was_lost_is_done_once(run, hub):
     """Both answers are lost: that of the repository's creation and that of the commit. The other
     ways to lose one are those of jobs, in `test_hub_answers`."""
     hub.fail("POST", CREATE, 504, done=True)
@@ -211,9 +195,7 @@ def test_what_was_done_though_its_answer_was_lost_is_done_once(run: Run, hub: Lo
 
 
 @pytest.mark.usefixtures("impatient", "unverified")
-def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(
-    run: Run, hub: LoopbackHub
-) -> None:
+def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(run, hub):
     (run.best / "weights.bin").write_bytes(random.Random(0).randbytes(3 * 2**20))
     hub.fail("PUT", "^/lfs/", 0, 1)  # the first one arrives
     hub.fail("PUT", "^/lfs/", 0, ALWAYS, cut=True, after=200_000)
@@ -239,10 +221,8 @@ def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(
     assert len(hub.repos["model", "ada/pairs"].commits) == 1
 
 
-def test_a_model_is_compared_when_it_was_pushed_and_a_damaged_one_is_not_sent(
-    run: Run, hub: LoopbackHub
-) -> None:
-    def report(progress: PushProgress) -> None:
+def test_a_model_is_compared_when_it_was_pushed_and_a_damaged_one_is_not_sent(run, hub):
+    def report(progress):
         if progress.phase == Phase.VERIFY:
             files = hub.repos["model", "ada/first"].files
             tensors = safetensors.numpy.load(files["model.safetensors"])
@@ -250,7 +230,6 @@ def test_a_model_is_compared_when_it_was_pushed_and_a_damaged_one_is_not_sent(
             files["model.safetensors"] = safetensors.numpy.save(tensors, {"format": "pt"})
 
     comparison = push(run, PushRequest("first", private=True), report=report).verified
-    assert comparison is not None
     assert comparison.problem == "A logit differs by 0.001; 0.0001 is allowed."
     sent = sent_objects(hub)
     repo = hub.add_repo("ada/pairs", files={"README.md": b"mine"})
@@ -268,10 +247,7 @@ def test_a_model_is_compared_when_it_was_pushed_and_a_damaged_one_is_not_sent(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_the_token_is_nowhere_afterwards(
-    run: Run, hub: LoopbackHub, caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
+def test_the_token_is_nowhere_afterwards(run, hub, caplog, capfd, monkeypatch, tmp_path):
     """Neither after a push nor after failures at each of its stages."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     caplog.set_level("DEBUG")
@@ -279,7 +255,7 @@ def test_the_token_is_nowhere_afterwards(
     hub.add_user(marked, "ada", pro=True)
     texts: list[str] = []
 
-    def report(progress: PushProgress) -> None:
+    def report(progress):
         texts.extend([repr(progress), *map(repr, threading.enumerate())])
 
     for path in (WHO, PREUPLOAD, PUT, COMMIT):
@@ -303,9 +279,7 @@ def test_the_token_is_nowhere_afterwards(
 
 
 @pytest.mark.long
-def test_a_demo_is_pushed_beside_the_model_and_a_billed_one_has_its_price_told_before(
-    run: Run, hub: LoopbackHub
-) -> None:
+def test_a_demo_is_pushed_beside_the_model_and_a_billed_one_has_its_price_told_before(run, hub):
     """An impossible one is refused before the push."""
     other = {("space", "ada/other-demo"): hub.add_repo("ada/other-demo", "space", {"app.py": b""})}
     for request, words in (
@@ -338,7 +312,7 @@ def test_a_demo_is_pushed_beside_the_model_and_a_billed_one_has_its_price_told_b
     assert (space.space.hardware, len(space.commits)) == ("t4-small", 1)  # nothing differed
 
 
-def demo_answer(folder: Path) -> Any:
+def demo_answer(folder):
     """What the demo of a model answers to a pair."""
     texts = publish.demo_files(str(folder), True)
     for name in ("finetune.json", "app.py"):
@@ -347,9 +321,7 @@ def demo_answer(folder: Path) -> Any:
 
 
 @pytest.mark.long
-def test_a_demo_answers_as_the_kept_rule_does(
-    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_demo_answers_as_the_kept_rule_does(toy_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(gr.Blocks, "launch", lambda self: None)
     best = Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
     plain = demo_answer(best)

@@ -1,11 +1,8 @@
 """Explanations by words, and the small edits of a pair that change a decision."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ from transformers import AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTr
 
 from finetune.data import checkpoints
 from finetune.inference import explain
-from finetune.inference.explain import Edit, Explanation, explain_pair, find_flips, small_edits
+from finetune.inference.explain import Edit, explain_pair, find_flips, small_edits
 from finetune.training import model
 from tests.support.families import FAMILIES, write
 
@@ -32,17 +29,17 @@ class Bag(PreTrainedModel):
 
     config_class = PretrainedConfig
 
-    def __init__(self, vocabulary: int, curve: Any = lambda total: total) -> None:
+    def __init__(self, vocabulary, curve=lambda total: total):
         super().__init__(PretrainedConfig())
         torch.manual_seed(1)
         self.table = torch.nn.Embedding(vocabulary, 4)
         self.reading = torch.nn.Linear(4, 1, bias=False)
         self.curve = curve
 
-    def get_input_embeddings(self) -> torch.nn.Embedding:
+    def get_input_embeddings(self):
         return self.table
 
-    def forward(self, input_ids: torch.Tensor, **_: torch.Tensor) -> SimpleNamespace:
+    def forward(self, input_ids, **_):
         total = self.curve(self.reading(self.table(input_ids)).sum(dim=(1, 2)))
         return SimpleNamespace(logits=torch.stack([torch.zeros_like(total), total], dim=1))
 
@@ -52,16 +49,16 @@ def bundled() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(checkpoints.bundled_folder())  # type: ignore[no-any-return]
 
 
-def total_weight(explanation: Explanation) -> float:
+def total_weight(explanation):
     return sum(word.weight or 0.0 for word in explanation.words) + explanation.special
 
 
-def texts(explanation: Explanation) -> list[str]:
+def texts(explanation):
     return [word.text for word in explanation.words]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_weights_of_a_family_sum_to_the_difference(family: str, tmp_path: Path) -> None:
+def test_the_weights_of_a_family_sum_to_the_difference(family, tmp_path):
     tokenizer, classifier = model.load_saved_model(write(tmp_path / family, family))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -84,9 +81,7 @@ def test_the_weights_of_a_family_sum_to_the_difference(family: str, tmp_path: Pa
     ("curve", "tolerance"),
     [(lambda total: total, 1e-5), (lambda total: 3 * torch.tanh(total), explain.TOLERANCE)],
 )
-def test_a_sum_of_words_is_taken_apart_exactly(
-    bundled: PreTrainedTokenizerBase, curve: Any, tolerance: float
-) -> None:
+def test_a_sum_of_words_is_taken_apart_exactly(bundled, curve, tolerance):
     """The exact weights of f(sum) divide f's rise in proportion to each token's part of the sum."""
     bag = Bag(len(bundled), curve)
     ids = bundled.convert_tokens_to_ids(["dogs", "chase", "cats", "birds", "sing", "[PAD]"])
@@ -104,9 +99,7 @@ def test_a_sum_of_words_is_taken_apart_exactly(
     assert explanation.steps == explain.POINTS
 
 
-def test_more_steps_are_taken_where_it_is_steep_and_what_is_missed_is_said(
-    bundled: PreTrainedTokenizerBase,
-) -> None:
+def test_more_steps_are_taken_where_it_is_steep_and_what_is_missed_is_said(bundled):
     bag = Bag(len(bundled))
     near, far = (
         float(bag(torch.tensor([bundled(text).input_ids])).logits[0, 1].detach())
@@ -126,19 +119,19 @@ def test_more_steps_are_taken_where_it_is_steep_and_what_is_missed_is_said(
 
 
 @pytest.mark.parametrize("row", CASES["words"], ids=[row["text"] for row in CASES["words"]])
-def test_tokens_are_joined_to_words(row: dict[str, Any], bundled: PreTrainedTokenizerBase) -> None:
+def test_tokens_are_joined_to_words(row, bundled):
     explanation = explain_pair(bundled, Bag(len(bundled)), row["text"], "cats", 64, 1)
     assert texts(explanation) == [*row["words"], "cats"]
 
 
 @pytest.mark.parametrize("row", CASES["edits"], ids=[row["text"] for row in CASES["edits"]])
-def test_a_sentence_is_negated_has_other_numbers_and_loses_a_word(row: dict[str, Any]) -> None:
+def test_a_sentence_is_negated_has_other_numbers_and_loses_a_word(row):
     """Not where that would be no English, the same number, or an empty sentence."""
     edits = [edit for edit in small_edits(row["text"], None) if edit.kind == row["kind"]]
     assert [edit.sentence1 for edit in edits] == row["edits"]
 
 
-def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time() -> None:
+def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time():
     one, two = "Anna has 3 cats.", "Tom is not here."
     edits = {(edit.sentence1, edit.sentence2): edit for edit in small_edits(one, two)}
     assert edits.pop((two, one)).kind == "swap"
@@ -150,7 +143,7 @@ def test_a_pair_is_swapped_made_the_same_and_edited_one_sentence_at_a_time() -> 
     assert {edit.kind for edit in small_edits("a cat", "a cat")} == {"drop"}
 
 
-def test_flips_are_the_surest_of_each_kind_first() -> None:
+def test_flips_are_the_surest_of_each_kind_first():
     kinds = ["drop", "swap", "drop", "negation", "number", "drop"]
     chances = [0.6, 0.99, 0.8, 0.7, 0.2, 0.9]  # of "yes"
     edits = [Edit(kind, f"{n}.", "a", None) for n, kind in enumerate(kinds)]

@@ -1,8 +1,6 @@
 """Predictions of whole files: all rows and columns come back, whatever they contain; answers that a
 file has already are compared."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
@@ -11,7 +9,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,26 +32,25 @@ from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events, pair_index
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, PredictOptions, SureRule, Target
 from finetune.tasks.registry import task_of
 from finetune.tasks.single_label import SingleLabel
 from tests.support import toys
-from tests.support.judging import PAIRS, SIDES, judged, write_csv
+from tests.support.uploads import PAIRS, SIDES, judged, write_csv
 from tests.support.waiting import until
 
 ADDED = ["prediction", "probability_not_equivalent", "probability_equivalent", "error"]
 
 
 @pytest.fixture
-def run(store: RunStore, toy_checkpoint: Path) -> Run:
+def run(store, toy_checkpoint) -> Run:
     run = store.create(RunConfig(max_length=32))
     toys.copy_model(toy_checkpoint, run.best)
     return run
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write(path, rows):
     """Write rows in the format of the ending; None is an empty cell."""
     names = [*rows[0]]
     if path.suffix == ".parquet":
@@ -75,7 +71,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path):
     if path.suffix == ".parquet":
         return list(pq.read_table(path).to_pylist())
     if path.suffix == ".json":
@@ -86,7 +82,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
 
 
-def predict_to(run: Run, path: Path, out: Path, **columns: str) -> dict[str, Any]:
+def predict_to(run, path, out, **columns):
     first, second = (columns.get(name, name) for name in SIDES)
     request = PredictionRequest(run.id, path.name, first, second)
     report, complete = files.predict_file(run, request, path, out)
@@ -107,12 +103,12 @@ def predict_to(run: Run, path: Path, out: Path, **columns: str) -> dict[str, Any
         ("c d e f", "  "),
     ],
 )
-def test_columns_are_matched_by_name_to_those_of_the_training(names: str, expected: str) -> None:
+def test_columns_are_matched_by_name_to_those_of_the_training(names, expected):
     trained = ColumnNames("frage1", "frage2", "gleich?")
     assert " ".join(match_columns(names.split(), trained)) == expected
 
 
-def test_the_same_rows_come_out_with_the_models_answers(run: Run, tmp_path: Path) -> None:
+def test_the_same_rows_come_out_with_the_models_answers(run, tmp_path):
     decision_rule.write_rule(run.best, threshold=0.999, temperature=3.0, positive="equivalent")
     lines = [("id", *SIDES, "label"), *((f"=row {n}", *pair) for n, pair in enumerate(PAIRS))]
     path = write_csv(tmp_path / "pairs.csv", lines)
@@ -135,7 +131,7 @@ def test_the_same_rows_come_out_with_the_models_answers(run: Run, tmp_path: Path
         assert sum(map(sum, report["confusion"])) == 3
 
 
-def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) -> None:
+def test_every_kind_of_file_comes_back_as_what_it_was(run, tmp_path):
     """Unreadable rows are marked in their place; any text gets an answer."""
     odd = ["\ud800 lone", "nul \0 byte", "\U0001f600" * 50, "\u65e5\u672c", "x " * 50_000]
     rows = [{"sentence1": text, "sentence2": "cat", "more": {"deep": [1]}} for text in odd]
@@ -163,7 +159,7 @@ def test_every_kind_of_file_comes_back_as_what_it_was(run: Run, tmp_path: Path) 
     assert (reports["a.csv"]["errors"], reports["a.csv"]["examples"]) == (2, errors)
 
 
-def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
+def test_what_is_added_is_no_formula(run, tmp_path):
     """Class names may come from anybody, so they are escaped; the person's own cells are
     unchanged."""
     labels = {"0": '=HYPERLINK("http://example.com")', "1": "-1"}
@@ -180,11 +176,11 @@ def test_what_is_added_is_no_formula(run: Run, tmp_path: Path) -> None:
     assert rows[3]["error"] == "'=one is empty"
 
 
-def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: Path) -> None:
+def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run, tmp_path):
     path = write_csv(tmp_path / "x.csv", [SIDES, *((f"cat {n}", "x" * 900) for n in range(900))])
     out, progress, heads = tmp_path / "out.csv", [], []
 
-    def on_progress(done: int, total: int) -> None:
+    def on_progress(done, total):
         progress.append((done, total))
         if done >= 320:
             raise files.PredictionStopped
@@ -208,25 +204,20 @@ def test_progress_is_told_and_a_cancel_keeps_what_is_judged(run: Run, tmp_path: 
         ("sentence1,sentence2", ("", file_request.NONE), "is clearly sentence2"),
     ],
 )
-def test_a_file_whose_columns_are_not_clear_is_refused(
-    store: RunStore, run: Run, tmp_path: Path,
-    columns: str, sentences: tuple[str, str], message: str,
-) -> None:  # fmt: skip
+def test_a_file_of_unclear_columns_is_refused(store, run, tmp_path, columns, sentences, message):
     path = tmp_path / "x.csv"
     path.write_text(f"{columns}\na{',a' * columns.count(',')}\n", encoding="latin-1")
     with pytest.raises(DataError, match=message):
         predict.start_prediction(store, PredictionRequest(run.id, "x.csv", *sentences), path)
 
 
-def test_what_cannot_be_predicted_is_refused(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_predicted_is_refused(store, run, tmp_path, monkeypatch):
     path = write_csv(tmp_path / "x.csv", [SIDES, *(pair[:2] for pair in PAIRS)])
     untrained = PredictionRequest(store.create(RunConfig()).id, "x.csv", *SIDES)
     with pytest.raises(JobError, match="no model"):
         predict.start_prediction(store, untrained, path)
 
-    def full(source: Path, target: Path) -> None:
+    def full(source, target):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfile", full)
@@ -236,10 +227,10 @@ def test_what_cannot_be_predicted_is_refused(
 
 
 @pytest.fixture
-def start(store: RunStore, run: Run, tmp_path: Path) -> Callable[[str, int], predict.PredictionJob]:
+def start(store, run, tmp_path) -> Callable[[str, int], predict.PredictionJob]:
     """Starts the prediction of a file of so many rows."""
 
-    def begin(name: str, count: int) -> predict.PredictionJob:
+    def begin(name, count):
         labels = ["equivalent", "no"] * (count // 2)
         pairs = [(f"the cat {n} .", "a dog .", label) for n, label in enumerate(labels)]
         path = write_csv(tmp_path / name, [("text a", "text b", "is_same"), *pairs])
@@ -250,9 +241,7 @@ def start(store: RunStore, run: Run, tmp_path: Path) -> Callable[[str, int], pre
 
 
 @pytest.mark.long
-def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelled(
-    store: RunStore, start: Callable[[str, int], predict.PredictionJob]
-) -> None:
+def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelled(store, start):
     job = start("long.csv", 60_000)
     assert predict.PredictionJob.find(store, job.id).state().status == "running"
     until(lambda: job.state().done > 0, 60)
@@ -264,9 +253,7 @@ def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelle
     assert events.Failed not in {type(event) for event in job.tail()[0]}
 
 
-def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(
-    start: Callable[[str, int], predict.PredictionJob], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(start, monkeypatch):
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job sets it
     job = start("mine.csv", 300)
@@ -282,20 +269,18 @@ def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(
     assert len(read(job.result)) == 300
 
 
-def test_what_is_judged_counts_with_what_is_uploaded(
-    store: RunStore, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_judged_counts_with_what_is_uploaded(store, run, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
     ada, other = (store.for_visitor(Visitor(names=(f"browser:{name}",))) for name in ("ada", "bob"))
     trained = ada.create(RunConfig(max_length=32))
     toys.copy_model(run.best, trained.best)
 
-    def write(name: str, kilobytes: int) -> Path:
+    def write(name, kilobytes):
         rows = [(*SIDES, "label"), (name * kilobytes * 1024, "b", "1")]
         return write_csv(tmp_path / f"{name}.csv", rows)
 
-    def judge(name: str, kilobytes: int) -> str:
+    def judge(name, kilobytes):
         path = write(name, kilobytes)
         return predict.start_prediction(ada, PredictionRequest(trained.id, path.name, ""), path).id
 
@@ -317,34 +302,30 @@ def test_what_is_judged_counts_with_what_is_uploaded(
         (("v1.0", "v2.0"), ("v1.0", "v2.0", "v2"), [True, True, False]),
     ],
 )
-def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(
-    names: tuple[str, str], cells: tuple[str, ...], known: list[bool]
-) -> None:
+def test_labels_of_a_file_are_read_as_those_of_the_training_pairs(names, cells, known):
     assert SingleLabel().parse(cells, Target(names))[1].tolist() == known
 
 
 class Known(Scorer):
     """A scorer of pairs whose answers are known: the longer the first sentence, the surer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.target, self.precision = Target(("not_equivalent", "equivalent")), "fp32"
 
-    def scores(self, sentence1: Any, sentence2: Any = None) -> Any:
+    def scores(self, sentence1, sentence2=None):
         lengths = np.array([len(text) for text in sentence1], np.float32)
         return np.stack([0 * lengths, lengths], axis=1)
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_rows_that_are_not_sure_are_decided_so_and_collected(
-    run: Run, tmp_path: Path, ending: str
-) -> None:
+def test_rows_that_are_not_sure_are_decided_so_and_collected(run, tmp_path, ending):
     texts = ["a", "", "a longer one", "bc"]
     lines = [(*SIDES, "decision"), *((text, "x", "mine") for text in texts)]
     path = write_csv(tmp_path / "pairs.csv", lines)
     out, review = (tmp_path / f"{name}.{ending}" for name in ("out", "review"))
     asked = PredictionRequest(run.id, "pairs.csv", *SIDES)
 
-    def predict(**options: Any) -> dict[str, Any]:
+    def predict(**options):
         request = replace(asked, **options)
         return files.predict_file(run, request, path, out, scorer=Known(), review=review)[0]
 
@@ -368,7 +349,7 @@ def test_rows_that_are_not_sure_are_decided_so_and_collected(
     assert not review.exists()
 
 
-def test_rows_of_empty_cells_come_back_and_blank_lines_do_not(run: Run, tmp_path: Path) -> None:
+def test_rows_of_empty_cells_come_back_and_blank_lines_do_not(run, tmp_path):
     """pandas reads such files in the same way."""
     blank = dict.fromkeys(("id", *SIDES))
     known = [dict(zip(blank, cells, strict=True)) for cells in (("1", "cat", "dog"), "2ab")]
@@ -393,7 +374,7 @@ def test_rows_of_empty_cells_come_back_and_blank_lines_do_not(run: Run, tmp_path
     ("source", "target"),
     [("csv", "parquet"), ("jsonl", "json"), ("parquet", "jsonl"), ("xlsx", "tsv")],
 )
-def test_any_file_becomes_any_format(run: Run, tmp_path: Path, source: str, target: str) -> None:
+def test_any_file_becomes_any_format(run, tmp_path, source, target):
     text = 'tab\t, comma, "quote"\nand a line'
     rows = [
         {"id": number, "share": 0.5 + number, **dict(zip(SIDES, pair, strict=False)), "note": text}
@@ -412,7 +393,7 @@ def test_any_file_becomes_any_format(run: Run, tmp_path: Path, source: str, targ
         assert sum(float(row[name]) for name in ADDED[1:3]) == pytest.approx(1)
 
 
-def test_cells_that_a_format_has_no_type_for_become_text(run: Run, tmp_path: Path) -> None:
+def test_cells_that_a_format_has_no_type_for_become_text(run, tmp_path):
     odd = {"day": date(2024, 2, 29), "raw": b"ab", "share": math.nan, "yes": True, "none": None}
     rows = [{"sentence1": "=cat", "sentence2": "\u732b", **odd}]
     path = tmp_path / "a.parquet"
@@ -426,13 +407,8 @@ def test_cells_that_a_format_has_no_type_for_become_text(run: Run, tmp_path: Pat
     assert csv_row.items() >= ({**rows[0], **texts}).items()
     # And types that are known only once all rows are read.
     first = {
-        "sentence1": "a",
-        "sentence2": "b",
-        "n": 1,
-        "big": 2**70,
-        "list": [1],
-        "lone": "\ud800",
-    }
+        "sentence1": "a", "sentence2": "b", "n": 1, "big": 2**70, "list": [1], "lone": "\ud800",
+    }  # fmt: skip
     second = {"sentence1": "c", "sentence2": "d", "n": 1.5, "flag": False, "lone": None}
     mixed: list[dict[str, Any]] = [first, second]
     predict_to(run, write(tmp_path / "a.jsonl", mixed), tmp_path / "out.parquet")
@@ -449,7 +425,7 @@ def test_cells_that_a_format_has_no_type_for_become_text(run: Run, tmp_path: Pat
     ("ending", "own"),
     [("csv", "Error"), ("jsonl", "PROBABILITY_EQUIVALENT"), ("parquet", "trained_on")],
 )
-def test_a_column_of_the_files_own_is_kept(run: Run, tmp_path: Path, ending: str, own: str) -> None:
+def test_a_column_of_the_files_own_is_kept(run, tmp_path, ending, own):
     """Even if it is the sentence column; all added columns then have other names."""
     hashes = pair_index.pair_hashes([PAIRS[0][0]], [PAIRS[0][1]])
     pair_index.write_pair_index(run, {"train": hashes, "validation": hashes[:0]})
@@ -467,7 +443,7 @@ def test_a_column_of_the_files_own_is_kept(run: Run, tmp_path: Path, ending: str
     assert result[3]["error_2"] == f"{own} is empty"
 
 
-def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -> None:
+def test_a_key_that_comes_late_in_a_file_is_kept_too(run, tmp_path):
     """Only the first thousand rows of JSON determine its columns. No rows are a list, too."""
     rows: list[dict[str, Any]] = [{"sentence1": "cat", "sentence2": "dog"}] * 1100
     path = write(tmp_path / "in.jsonl", [*rows, {**rows[0], "prediction": "mine"}])
@@ -484,10 +460,7 @@ def test_a_key_that_comes_late_in_a_file_is_kept_too(run: Run, tmp_path: Path) -
 NAMES = ("no", "yes")
 
 
-def compared(
-    target: Target, answers: Any, columns: dict[str, list[Any]], labels: list[Any] | None = None,
-    label_map: str = "",
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+def compared(target, answers, columns, labels=None, label_map=""):
     """The report of columns by name, their rows read in two windows."""
     task = task_of(target)
     others = OtherAnswers(task, target, [*columns], label_map)
@@ -505,7 +478,7 @@ def compared(
     return {one.pop("column"): one for one in reported}
 
 
-def test_columns_of_answers_are_compared_and_the_labels_say_who_is_right() -> None:
+def test_columns_of_answers_are_compared_and_the_labels_say_who_is_right():
     draw = np.random.default_rng(0)
     truth = draw.integers(0, 2, 60)
     ours, theirs = (np.where(draw.random(60) < right, truth, 1 - truth) for right in (0.9, 0.7))
@@ -537,7 +510,7 @@ def test_columns_of_answers_are_compared_and_the_labels_say_who_is_right() -> No
     assert [*compared(Target(("0", "1")), answers, columns)] == ["second"]
 
 
-def test_scores_and_sets_of_labels_are_compared_as_such() -> None:
+def test_scores_and_sets_of_labels_are_compared_as_such():
     target = Target((), task=REGRESSION, low=0, high=5)
     scores = np.linspace(0, 5, 40, dtype=np.float32)
     columns = {"person": [f"{one / 2 + 1:.2f}" for one in scores], "year": [*range(1990, 2030)]}

@@ -1,8 +1,6 @@
 """Single pairs answered, explained and edited; cached models; classifiers of the Hub. Their scorer
 gives the plain model's logits, in the given order, from any thread."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -12,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -25,9 +23,7 @@ from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule, quick_layers
 from finetune.inference.predictor import MAX_CHARACTERS, MicroBatcher, ModelCache, Predictor
 from finetune.inference.scorer import Row, Scorer
-from finetune.metrics import calibration
-from finetune.tasks.base import DecisionRule, PredictOptions, SureRule, Target
-from finetune.tasks.single_label import SingleLabel
+from finetune.tasks.base import DecisionRule, PredictOptions, SureRule
 from finetune.training import cuda_graphs, layers
 from tests.support import toys
 from tests.support.families import FAMILIES, lively, write
@@ -37,22 +33,22 @@ PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
 
 @pytest.fixture(scope="module")
-def predictor(toy_checkpoint: Path) -> Predictor:
+def predictor(toy_checkpoint) -> Predictor:
     return Predictor(toy_checkpoint, max_length=32, precision="fp32")
 
 
 @pytest.fixture
-def best(toy_checkpoint: Path, tmp_path: Path) -> Path:
+def best(toy_checkpoint, tmp_path) -> Path:
     """A copy of the toy model whose weights or rule a test changes."""
     return Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
 
 
-def load(cache: ModelCache, folder: Path) -> Predictor:
+def load(cache, folder):
     with cache.using(folder, 32) as predictor:
         return predictor
 
 
-def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) -> None:
+def test_the_answer_is_the_models(predictor, toy_checkpoint):
     answer = predictor(*PAIR)
     tokenizer = AutoTokenizer.from_pretrained(toy_checkpoint)
     classifier = AutoModelForSequenceClassification.from_pretrained(toy_checkpoint).eval()
@@ -65,7 +61,7 @@ def test_the_answer_is_the_models(predictor: Predictor, toy_checkpoint: Path) ->
     assert (answer.tokens, answer.cut) == (15, 0)
 
 
-def test_a_pair_is_decided_by_the_bound_kept_with_the_model(best: Path) -> None:
+def test_a_pair_is_decided_by_the_bound_kept_with_the_model(best):
     predictor = Predictor(best, 32, precision="fp32")
     answer = predictor(*PAIR)
     assert (answer.decision, answer.is_unsure) == ("", False)
@@ -80,14 +76,12 @@ def test_a_pair_is_decided_by_the_bound_kept_with_the_model(best: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t ", "\0\0", None, 7, "x" * (MAX_CHARACTERS + 1)])
-def test_what_is_no_sentence_is_refused_by_name(predictor: Predictor, text: Any) -> None:
+def test_what_is_no_sentence_is_refused_by_name(predictor, text):
     with pytest.raises(DataError, match="sentence2"):
         predictor("cat", text)
 
 
-def test_a_model_is_loaded_once_and_again_when_it_changed(
-    best: Path, still_checkpoint: Path
-) -> None:
+def test_a_model_is_loaded_once_and_again_when_it_changed(best, still_checkpoint):
     cache = ModelCache(keep=1)
     first = load(cache, best)
     assert load(cache, best) is first
@@ -101,7 +95,7 @@ def test_a_model_is_loaded_once_and_again_when_it_changed(
         load(cache, best)
 
 
-def test_a_model_in_use_is_not_taken_away(toy_checkpoint: Path, still_checkpoint: Path) -> None:
+def test_a_model_in_use_is_not_taken_away(toy_checkpoint, still_checkpoint):
     """The cache has room for one model, and several threads request two in turn."""
     cache = ModelCache(keep=1)
     with cache.using(toy_checkpoint, 32) as held:
@@ -114,7 +108,7 @@ def test_a_model_in_use_is_not_taken_away(toy_checkpoint: Path, still_checkpoint
     del held
     assert scorer() is None
 
-    def ask(client: int) -> None:
+    def ask(client):
         for turn in range(2):
             folder = (toy_checkpoint, still_checkpoint)[(client + turn) % 2]
             with cache.using(folder, 32) as predictor:
@@ -125,7 +119,7 @@ def test_a_model_in_use_is_not_taken_away(toy_checkpoint: Path, still_checkpoint
         list(pool.map(ask, range(4)))
 
 
-def test_both_orders_are_asked_and_averaged_when_wanted(predictor: Predictor) -> None:
+def test_both_orders_are_asked_and_averaged_when_wanted(predictor):
     pair = "the cat sees a dog .", "a owl fears the bee ."
     plain, back = predictor(*pair), predictor(*pair[::-1])
     assert plain.other == pytest.approx(back.probabilities, abs=1e-5)
@@ -138,9 +132,7 @@ def test_both_orders_are_asked_and_averaged_when_wanted(predictor: Predictor) ->
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(
-    best: Path, both: bool
-) -> None:
+def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(best, both):
     """A threshold just below the probability decides against the logits."""
     pair = ("the ant finds a owl .", "a ant loses the owl .")
     toys.overwrite(best, lambda weights: [w.mul_(8) for w in weights.values() if w.dim() > 1])
@@ -168,9 +160,7 @@ def test_why_and_what_would_change_it_are_of_the_answer_that_is_shown(
         assert flip.probability == pytest.approx(edited.probabilities[flip.label], abs=1e-5)
 
 
-def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
-    best: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_model_is_said_to_those_who_get_no_numbers(best, monkeypatch):
     """Only some word embeddings are damaged; simultaneous requests with other words are
     answered."""
     words = "bert.embeddings.word_embeddings.weight"
@@ -190,7 +180,7 @@ def test_a_damaged_model_is_said_to_those_who_get_no_numbers(
         load(ModelCache(), best)
 
 
-def test_a_rule_is_kept_with_the_model_and_the_model_loads_as_before(best: Path) -> None:
+def test_a_rule_is_kept_with_the_model_and_the_model_loads_as_before(best):
     assert decision_rule.read_rule(best) == DecisionRule()
     decision_rule.write_rule(best, threshold=0.43, positive="equivalent")
     decision_rule.write_rule(best, temperature=1.5)
@@ -201,24 +191,6 @@ def test_a_rule_is_kept_with_the_model_and_the_model_loads_as_before(best: Path)
     assert "finetune" not in json.loads((best / "config.json").read_text())
 
 
-def test_a_temperature_changes_no_answer_of_a_threshold() -> None:
-    threshold, logits = 0.83, np.random.default_rng(0).normal(0, 3, (500, 2)).astype(np.float32)
-    plain = calibration.probabilities(logits)[:, 1]
-    clear = np.abs(plain - threshold) > 1e-5  # but for rounding at the very edge
-    for temperature in (None, 0.5, 2.5):
-        rule = DecisionRule(threshold, temperature, "yes")
-        shares, answers = SingleLabel().answers(
-            logits, Target(("no", "yes")), rule, PredictOptions(False, True, True)
-        )
-        expected = calibration.probabilities(logits, temperature or 1.0)
-        np.testing.assert_array_equal(shares, expected)
-        np.testing.assert_array_equal(answers[clear], (plain >= threshold)[clear])
-    other = SingleLabel().answers(
-        logits, Target(("yes", "no")), rule, PredictOptions(threshold=True)
-    )[1]
-    assert (other == np.where(1 - plain >= threshold, 0, 1))[clear].mean() > 0.99
-
-
 LONG = "the cat sees a dog . " * 6
 PAIRS = [(one, two) for one, two, _ in toys.rows(40)] + [(LONG, "a dog"), ("cat", LONG), ("a", "b")]
 FIRST, SECOND = ([pair[at] for pair in PAIRS] for at in (0, 1))
@@ -226,7 +198,7 @@ FIRST, SECOND = ([pair[at] for pair in PAIRS] for at in (0, 1))
 MIXED: list[Row] = [(one, None if at % 3 == 0 else two) for at, (one, two) in enumerate(PAIRS)]
 
 
-def plain(folder: Path, rows: list[Row]) -> NDArray[np.float32]:
+def plain(folder, rows):
     """Logits of each row alone, by the model that `from_pretrained` loads."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     classifier = AutoModelForSequenceClassification.from_pretrained(folder).eval()
@@ -239,34 +211,32 @@ def plain(folder: Path, rows: list[Row]) -> NDArray[np.float32]:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(toy_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(toy_checkpoint, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("scoring") / "toy"
     return lively(Path(shutil.copytree(toy_checkpoint, folder)))
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Path) -> NDArray[np.float32]:
+def expected(checkpoint) -> NDArray[np.float32]:
     return plain(checkpoint, list(PAIRS))
 
 
 @pytest.fixture
-def scorer(checkpoint: Path) -> Iterator[Scorer]:
+def scorer(checkpoint) -> Iterator[Scorer]:
     scorer = Scorer(checkpoint, 32, precision="fp32", threads=2)
     yield scorer
     scorer.free()
 
 
 @pytest.fixture
-def batcher(scorer: Scorer) -> Iterator[MicroBatcher]:
+def batcher(scorer) -> Iterator[MicroBatcher]:
     batcher = MicroBatcher(scorer)
     yield batcher
     batcher.close()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_scores_as_its_plain_model_in_the_order_given(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_family_scores_as_its_plain_model_in_the_order_given(family, tmp_path, monkeypatch):
     monkeypatch.setattr(Scorer, "_pair_seconds", lambda self, threads: [1.0])
     folder = lively(write(tmp_path / family, family))
     logits = plain(folder, list(PAIRS))
@@ -280,18 +250,7 @@ def test_a_family_scores_as_its_plain_model_in_the_order_given(
         assert scorer.optimized == optimized
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])
-def test_layers_with_another_activation_score_alike(activation: str, tmp_path: Path) -> None:
-    config = json.loads((write(tmp_path, "Bert") / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": activation}))
-    folder = lively(tmp_path)
-    logits = plain(folder, list(PAIRS))
-    assert np.abs(Scorer(folder, 32, "fp32").scores(FIRST, SECOND) - logits).max() < 1e-4
-
-
-def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(
-    checkpoint: Path, scorer: Scorer, batcher: MicroBatcher
-) -> None:
+def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(checkpoint, scorer, batcher):
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     expected = plain(checkpoint, [tuple(filter(None, row)) for row in MIXED])  # type: ignore[misc]
     whole = [len(tokenizer(*filter(None, row)).input_ids) for row in MIXED]
@@ -303,9 +262,7 @@ def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(
         assert (tokens + cut).tolist() == whole
 
 
-def test_a_stream_is_in_order_and_reads_two_windows_ahead_at_most(
-    scorer: Scorer, expected: NDArray[np.float32]
-) -> None:
+def test_a_stream_is_in_order_and_reads_two_windows_ahead_at_most(scorer, expected):
     read, taken = itertools.count(), 0
     endless = (PAIRS[next(read) % len(PAIRS)] for _ in itertools.repeat(0))
     for block in itertools.islice(scorer.stream(endless, window=8), 20):
@@ -316,9 +273,7 @@ def test_a_stream_is_in_order_and_reads_two_windows_ahead_at_most(
     assert next(read) - taken <= 8
 
 
-def test_layers_that_answer_otherwise_are_not_used(
-    checkpoint: Path, expected: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_that_answer_otherwise_are_not_used(checkpoint, expected, monkeypatch):
     """For example those of a family that uses parts with BERT's names differently."""
     attention_bias = layers.attention_bias
     monkeypatch.setattr(layers, "attention_bias", lambda *args: 1e-39 * attention_bias(*args))
@@ -327,10 +282,8 @@ def test_layers_that_answer_otherwise_are_not_used(
     assert np.abs(scorer.scores(FIRST, SECOND) - expected).max() < 0.1
 
 
-def test_fifty_ask_together_and_each_gets_its_own(
-    scorer: Scorer, batcher: MicroBatcher, expected: NDArray[np.float32]
-) -> None:
-    def ask(client: int) -> None:
+def test_fifty_ask_together_and_each_gets_its_own(scorer, batcher, expected):
+    def ask(client):
         for turn in range(3):
             rows = [(client + 17 * turn + at) % len(PAIRS) for at in range(3)]
             answer = batcher.submit(*PAIRS[rows[0]]).result(60)
@@ -347,9 +300,7 @@ def test_fifty_ask_together_and_each_gets_its_own(
         batcher.submit("cat", "dog")
 
 
-def test_small_batches_are_recorded_and_give_the_same_logits(
-    checkpoint: Path, expected: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_batches_are_recorded_and_give_the_same_logits(checkpoint, expected, monkeypatch):
     """As on a GPU, but of operations of the processor: shapes are rounded up, and recorded when
     they are seen again."""
     recorder = TapeRecorder()
@@ -367,9 +318,7 @@ def test_small_batches_are_recorded_and_give_the_same_logits(
     scorer.free()
 
 
-def test_a_training_run_that_begins_has_the_memory_of_the_loaded_models(
-    toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_run_that_begins_gets_the_memory_of_loaded_models(toy_checkpoint, monkeypatch):
     scorer = weakref.ref(load(ModelCache(), toy_checkpoint).scorer)
     app.release_models()  # as the scheduler does, also without a GPU
     assert scorer() is not None

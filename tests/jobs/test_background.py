@@ -1,8 +1,6 @@
 """Checks, exports and pushes as processes of their own: they take turns, end in time and survive
 their page."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal
@@ -12,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -33,33 +30,30 @@ from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.tasks.base import SureRule
 from tests.support import toys
-from tests.support.hub import TOKEN, LoopbackHub, Space
+from tests.support.hub import TOKEN, Space
 from tests.support.waiting import until
 
 
-def wait(job: check.CheckJob) -> check.CheckState:
+def wait(job):
     until(lambda: not job.state().running)
     return job.state()
 
 
-def start(store: RunStore, config: RunConfig) -> tuple[check.CheckJob, psutil.Process]:
+def start(store, config):
     job = check.start_check(store, config)
     worker = workers.worker_process(job)
-    assert worker is not None
     return job, worker
 
 
-def test_the_newest_jobs_of_a_folder_stay(tmp_path: Path) -> None:
+def test_the_newest_jobs_of_a_folder_stay(tmp_path):
     jobs = [JobFolder(tmp_path / str(number)) for number in range(4)]
     for job in jobs:
         job.folder.mkdir()
         job.describe_job("probe", "", {})
     (tmp_path / "other").mkdir()
     handle = hold_lock(jobs[0].lock_file)  # it is at work
-    assert handle is not None
     for job in jobs:
         os.utime(job.folder / "job.json", (int(job.id), int(job.id)))
     background.keep_newest(tmp_path, 2)
@@ -68,9 +62,7 @@ def test_the_newest_jobs_of_a_folder_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(
-    store: RunStore, processes: list[psutil.Process]
-) -> None:
+def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(store, processes):
     config = RunConfig()
     job, worker = start(store, config)
     worker.kill()
@@ -85,7 +77,6 @@ def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(
     check.start_check(store, config)
     assert workers.worker_process(job) in (None, worker)
     report = wait(job).report
-    assert report is not None
     assert report.read == {"train": 2038, "validation": 434, "test": 456}
     assert report.lengths.rows == 2038
     assert not half_read.exists()
@@ -95,13 +86,12 @@ def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(
 
 
 @pytest.fixture
-def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Path, int]]:
+def at_work(monkeypatch) -> Iterator[dict[Path, int]]:
     """Folders of jobs whose workers do nothing; each ends once its handle is closed."""
     handles: dict[Path, int] = {}
 
-    def spawn(job: JobFolder, **_options: object) -> None:
+    def spawn(job, **_options):
         handle = hold_lock(job.lock_file)
-        assert handle is not None
         handles[job.folder] = handle
         job.process_file.write_text("{}")
 
@@ -111,15 +101,13 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[Path, int]]:
         os.close(handle)
 
 
-def test_visitors_take_turns(
-    store: RunStore, at_work: dict[Path, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_visitors_take_turns(store, at_work, monkeypatch):
     """Each has one place of a kind; the next is for whoever had none for the longest time."""
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     ada, bob, cy, dan = (store.for_visitor(Visitor(names=(name,))) for name in "abcd")
     seeds = count()
 
-    def begin(visitor: RunStore) -> check.CheckJob:
+    def begin(visitor):
         return check.start_check(visitor, RunConfig(data_seed=next(seeds)))
 
     hers, second, third = begin(ada), begin(ada), begin(ada)
@@ -138,7 +126,7 @@ def test_visitors_take_turns(
 
 
 @pytest.mark.parametrize("minutes", [0, 1])
-def test_a_job_ends_in_time(store: RunStore, monkeypatch: pytest.MonkeyPatch, minutes: int) -> None:
+def test_a_job_ends_in_time(store, monkeypatch, minutes):
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_JOB_MINUTES", str(minutes))
@@ -152,7 +140,7 @@ def test_a_job_ends_in_time(store: RunStore, monkeypatch: pytest.MonkeyPatch, mi
         assert job.state().error == "It was worked on for 0 minutes, as long as a job may be."
 
 
-def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Path) -> None:
+def test_pairs_found_impossible_are_not_trained_on(store, tmp_path):
     path = tmp_path / "train.csv"
     path.write_text("sentence1,sentence2,label\na,b,1\nc,d,1\n")
     config = RunConfig(dataset=store.uploads.add({"train": path}))
@@ -164,9 +152,7 @@ def test_pairs_found_impossible_are_not_trained_on(store: RunStore, tmp_path: Pa
     assert store.runs() == []
 
 
-def test_a_file_is_of_the_model_as_it_is_and_what_failed_or_died_is_said(
-    store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_of_the_model_as_it_is_and_a_failure_is_said(store, toy_checkpoint, monkeypatch):
     run = toys.finished_run(store, toy_checkpoint)
     assert ExportJob.of(run).state().status == "none"
     job = JobFolder(run.folder / "exports" / "onnx")
@@ -184,7 +170,7 @@ def test_a_file_is_of_the_model_as_it_is_and_what_failed_or_died_is_said(
     monkeypatch.setattr(onnx, "export_onnx", lambda best, file: file.touch())
     measured, there = [], []
 
-    def measure(*_: object, again: bool) -> None:
+    def measure(*_, again):
         measured.append(again)
         there.append(ExportJob.of(run).state().file is not None)
 
@@ -213,20 +199,20 @@ def test_a_file_is_of_the_model_as_it_is_and_what_failed_or_died_is_said(
 
 
 @pytest.fixture
-def run(store: RunStore, toy_checkpoint: Path) -> Run:
+def run(store, toy_checkpoint) -> Run:
     return toys.finished_run(store, toy_checkpoint)
 
 
 @pytest.fixture
-def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PushState]:
+def pushed(store, monkeypatch) -> Callable[..., PushState]:
     """Pushes a run in this process, which reads its token as a worker does; how it ended."""
 
-    def carry_out(job: JobFolder, stdin: bytes, **_: object) -> int:
+    def carry_out(job, stdin, **_):
         with monkeypatch.context() as context:
             context.setattr(sys, "stdin", io.StringIO(stdin.decode()))
             return PushJob(job.folder).carry_out()
 
-    def push_to(run: Run, request: PushRequest, approvals: Approvals) -> PushState:
+    def push_to(run, request, approvals):
         with monkeypatch.context() as context:
             context.setattr(workers, "spawn_worker", carry_out)
             context.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
@@ -237,9 +223,7 @@ def pushed(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pu
 
 
 @pytest.mark.long
-def test_a_push_goes_on_without_its_page(
-    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub
-) -> None:
+def test_a_push_goes_on_without_its_page(store, toy_checkpoint, hub):
     run = store.create(RunConfig(max_length=32))
     for event in toys.story()[:-1]:  # all but its end: its worker has died
         run.append(event)
@@ -249,14 +233,11 @@ def test_a_push_goes_on_without_its_page(
     PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())
     assert PushJob.of(run).state().running
     worker = workers.worker_process(JobFolder(run.folder / "pushes" / "latest"))
-    assert worker is not None
     assert TOKEN not in " ".join([*worker.cmdline(), *worker.environ().values()])
     PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())  # not a second one
     until(lambda: not PushJob.of(run).state().running)
     state = PushJob.of(run).state()
     assert state.error == ""
-    assert state.pushed is not None
-    assert state.pushed.verified is not None
     assert state.pushed.verified.problem == ""
     assert state.progress.sent == state.progress.total > 10_000
     assert len(hub.repos["model", "ada/pairs"].commits) == 1
@@ -264,11 +245,9 @@ def test_a_push_goes_on_without_its_page(
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
 
 
-def test_a_push_that_came_to_nothing_can_be_tried_again(
-    run: Run, monkeypatch: pytest.MonkeyPatch, pushed: Callable[..., PushState]
-) -> None:
-    def push_as(outcome: Exception | Pushed) -> PushState:
-        def push_run(*words: object) -> Pushed:
+def test_a_push_that_came_to_nothing_can_be_tried_again(run, monkeypatch, pushed):
+    def push_as(outcome):
+        def push_run(*words):
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
@@ -291,11 +270,8 @@ def test_a_push_that_came_to_nothing_can_be_tried_again(
     [(Phase.UPLOAD, "nothing was committed"), (Phase.COMMIT, "the commit to ada/x may have"),
      (Phase.COMMITTED, "after it was committed to ada/x"), (Phase.VERIFY, "it was committed")],
 )  # fmt: skip
-def test_a_push_that_was_killed_says_how_far_it_came(
-    run: Run, monkeypatch: pytest.MonkeyPatch, pushed: Callable[..., PushState],
-    phase: Phase, said: str,
-) -> None:  # fmt: skip
-    def push_run(*words: Any) -> Pushed:
+def test_a_push_that_was_killed_says_how_far_it_came(run, monkeypatch, pushed, phase, said):
+    def push_run(*words):
         words[3](PushProgress(phase, full="ada/x"))
         raise SystemExit
 
@@ -308,17 +284,15 @@ def test_a_push_that_was_killed_says_how_far_it_came(
     assert "ush again" in state.remedy
 
 
-def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
-    store: RunStore, toy_checkpoint: Path, hub: LoopbackHub, pushed: Callable[..., PushState]
-) -> None:
+def test_what_a_check_has_shown_or_a_push_has_made_is_updated(store, toy_checkpoint, hub, pushed):
     approvals = Approvals()
     first, second = (toys.finished_run(store, toy_checkpoint, name) for name in "ab")
 
-    def check(run: Run) -> None:
+    def check(run):
         plan = publish.plan_push(run, PushRequest("ada/pairs"), TOKEN)
         approvals.add(store, run, plan)
 
-    def push_to(run: Run, name: str) -> str:
+    def push_to(run, name):
         return pushed(run, PushRequest(name), approvals).error
 
     check(second)  # there is nothing yet: this shows nothing of what a push would change
@@ -332,9 +306,7 @@ def test_what_a_check_has_shown_or_a_push_has_made_is_updated(
     assert push_to(second, "ada/pairs") == ""  # after a failed one
 
 
-def test_a_demo_is_billed_only_where_a_check_of_ones_own_has_shown_its_price(
-    store: RunStore, run: Run, hub: LoopbackHub, pushed: Callable[..., PushState]
-) -> None:
+def test_a_demo_is_billed_only_where_a_check_has_shown_its_price(store, run, hub, pushed):
     approvals = Approvals()
     # One visitor's check is not another's.
     plan = PushPlan(Account("ada", ["ada"]), "ada/pairs", True, "", False, {}, held=1)

@@ -1,7 +1,5 @@
 """The jobs of a shared app's visitors: each works on its own files, and can read no others."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -32,29 +30,26 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support import probe_worker, toys
 from tests.support.confined import needs_landlock
-from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.hub import TOKEN
 from tests.support.waiting import until
 
 PAIRS = "sentence1,sentence2,label\nthe cat sees a dog .,a cat sees the dog .,1\nc,d,0\ne,f,1\n"
 GOLDEN = "sentence1,sentence2,label\nthe owl likes a bee .,a owl likes the bee .,1\ng,h,0\n"
 J = TypeVar("J", bound=JobFolder)
 SMALL: dict[str, Any] = {
-    "max_steps": 2,
-    "max_length": 32,
-    "max_train_samples": 32,
-    "max_eval_samples": 16,
-}
+    "max_steps": 2, "max_length": 32, "max_train_samples": 32, "max_eval_samples": 16,
+}  # fmt: skip
 
 
 @pytest.fixture
-def ada(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> RunStore:
+def ada(store, monkeypatch) -> RunStore:
     """The store of a shared app as a visitor sees it."""
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     return store.for_visitor(Visitor(names=("browser:ada",)))
 
 
 @pytest.fixture
-def hers(ada: RunStore, toy_checkpoint: Path, tmp_path: Path) -> Run:
+def hers(ada, toy_checkpoint, tmp_path) -> Run:
     """Ada's finished run, of an upload."""
     (tmp_path / "hers.csv").write_text(PAIRS)
     name = ada.uploads.add({"train": tmp_path / "hers.csv"})
@@ -64,10 +59,7 @@ def hers(ada: RunStore, toy_checkpoint: Path, tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def probing(
-    ada: RunStore, hers: Run, toy_checkpoint: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[dict[str, Path]]:  # fmt: skip
+def probing(ada, hers, toy_checkpoint, tmp_path, monkeypatch) -> Iterator[dict[str, Path]]:
     """Workers try to read what is somebody else's: its name -> its path."""
     bob = ada.for_visitor(Visitor(names=("browser:bob",)))
     his = toys.finished_run(bob, toy_checkpoint)
@@ -81,18 +73,14 @@ def probing(
         path.write_text("canary")
     (ada.root / ".spending.jsonl").write_text("canary")
     others = {
-        "another's run": his.events_file,
-        "another's model": his.best / "config.json",
+        "another's run": his.events_file, "another's model": his.best / "config.json",
         "another's upload": bob.uploads.files(upload)["train"],
-        "another's pairs": read.folder / "dataset.json",
-        "all runs": ada.root,
+        "another's pairs": read.folder / "dataset.json", "all runs": ada.root,
         "the key of identities": ada.root / owners.KEY,
-        "what was spent": ada.root / ".spending.jsonl",
-        "the owner's token": home / "token",
+        "what was spent": ada.root / ".spending.jsonl", "the owner's token": home / "token",
         "a private repository": home / "hub" / "models--his--private" / "file",
-        "the app's environment": Path("/proc/{parent}/environ"),
-        "the home": home,
-    }
+        "the app's environment": Path("/proc/{parent}/environ"), "the home": home,
+    }  # fmt: skip
     folder = tmp_path / "probes"
     folder.mkdir()
     shutil.copy(probe_worker.__file__, folder)
@@ -109,14 +97,14 @@ def probing(
         yield others
 
 
-def seen(job: JobFolder) -> dict[str, Any]:
+def seen(job):
     """What a job's worker has written down once it has ended."""
     until(lambda: not job.is_alive() and (job.folder / probe_worker.SEEN).exists(), 60)
     content: dict[str, Any] = json.loads((job.folder / probe_worker.SEEN).read_text())
     return content
 
 
-def ended(job: J) -> J:
+def ended(job):
     """The job, once it has done its work without a complaint."""
     until(lambda: not job.is_alive())
     last = job.tail()[0][-1]
@@ -125,7 +113,7 @@ def ended(job: J) -> J:
     return job
 
 
-def queued(store: RunStore, config: RunConfig, engine: str = "local") -> Run:
+def queued(store, config, engine="local"):
     """A run at work; with more processes than there are devices, which is for tests alone."""
     run = store.create(config)
     write_spec(run, EngineSpec(engine=engine))
@@ -134,11 +122,11 @@ def queued(store: RunStore, config: RunConfig, engine: str = "local") -> Run:
     return run
 
 
-def train(store: RunStore, run: Run) -> JobFolder:
+def train(store, run):
     return service.start_run(store, RunConfig(dataset=run.config().dataset))
 
 
-def train_warm(store: RunStore, run: Run) -> JobFolder:
+def train_warm(store, run):
     workers.start_warm_worker(store)
     waiting = JobFolder(store.root / workers.WARM_FOLDER)
     until((waiting.folder / workers.READY).exists, 60)
@@ -149,36 +137,36 @@ def train_warm(store: RunStore, run: Run) -> JobFolder:
     return started
 
 
-def follow_hub_job(store: RunStore, run: Run) -> JobFolder:
+def follow_hub_job(store, run):
     return queued(store, RunConfig(dataset=run.config().dataset), "hub-job")
 
 
-def examine(store: RunStore, run: Run) -> JobFolder:
+def examine(store, run):
     return check.start_check(store, run.config())
 
 
-def measure(store: RunStore, run: Run) -> JobFolder:
+def measure(store, run):
     EvaluationJob.of(run, "orders").start(store)
     return JobFolder(run.folder / "evaluations" / "orders")
 
 
-def make_onnx(store: RunStore, run: Run) -> JobFolder:
+def make_onnx(store, run):
     ExportJob.of(run).start(store)
     return JobFolder(run.folder / "exports" / "onnx")
 
 
-def send(store: RunStore, run: Run) -> JobFolder:
+def send(store, run):
     PushJob.of(run).start(store, PushRequest("ada/pairs"), TOKEN, Approvals())
     return JobFolder(run.folder / "pushes" / "latest")
 
 
-def judge(store: RunStore, run: Run) -> JobFolder:
+def judge(store, run):
     path = run.folder.parent / "brought.csv"
     path.write_text(PAIRS)
     return predict.start_prediction(store, PredictionRequest(run.id, path.name, ""), path)
 
 
-def check_release(store: RunStore, run: Run) -> JobFolder:
+def check_release(store, run):
     path = run.folder.parent / "golden.csv"
     path.write_text(GOLDEN)
     others = [other for other in store.runs() if other.id != run.id]
@@ -186,7 +174,7 @@ def check_release(store: RunStore, run: Run) -> JobFolder:
     return evaluate.start_release_check(store, run, old, Limits(), path, path.name)
 
 
-def try_checkpoints(store: RunStore, run: Run) -> JobFolder:
+def try_checkpoints(store, run):
     config = run.config().changed(max_train_samples=0)
     return probe.start_probe(store, config, [config.checkpoint, BUNDLED_CHECKPOINT])
 
@@ -200,9 +188,7 @@ STARTS: list[tuple[str, Callable[[RunStore, Run], JobFolder]]] = [
 
 @needs_landlock
 @pytest.mark.long
-def test_a_worker_reads_nothing_of_others(
-    ada: RunStore, hers: Run, probing: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_reads_nothing_of_others(ada, hers, probing, monkeypatch):
     assert is_upload(hers.config().dataset)
     monkeypatch.setenv("FINETUNE_MAX_WORKER_MB", "5000")
     for kind, start in STARTS:
@@ -215,13 +201,11 @@ def test_a_worker_reads_nothing_of_others(
 
 
 @needs_landlock
-def test_what_parses_an_upload_reads_that_alone(
-    ada: RunStore, hers: Run, probing: dict[str, Path]
-) -> None:
+def test_what_parses_an_upload_reads_that_alone(ada, hers, probing):
     config = hers.config()
     files = hub_access.of_pairs(config, ada.root)
 
-    def read(path: object) -> str:
+    def read(path):
         try:
             return str(
                 child_process.call(
@@ -240,10 +224,7 @@ def test_what_parses_an_upload_reads_that_alone(
 
 @pytest.mark.long
 @needs_landlock
-def test_every_kind_of_job_does_its_work_confined(
-    ada: RunStore, tmp_path: Path, hub: LoopbackHub, toy_checkpoint: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_every_kind_of_job_does_its_work_confined(ada, tmp_path, hub, toy_checkpoint, monkeypatch):
     """Of the bundled pairs in two processes, then of pairs and a checkpoint of the Hub."""
     own_temporary = tmp_path / "temporary"
     own_temporary.mkdir()
@@ -265,13 +246,10 @@ def test_every_kind_of_job_does_its_work_confined(
     other = ended(queued(ada, fetched.changed(seed=1)))
     ended(check_release(ada, run))
     judgement = ComparisonJob.of(run, "release").judgement
-    assert judgement is not None
     assert judgement.examples == GOLDEN.count("\n") - 1
     evaluate.start_measuring(ada, run)
     ended(ComparisonJob.of(run, "speed"))
     assert all(ranking.read_speed(each) for each in (run, other))
     pushed = PushJob.of(run).state().pushed
-    assert pushed is not None
-    assert pushed.verified is not None
     assert pushed.verified.problem == ""
     until(lambda: not list(own_temporary.iterdir()), 10)

@@ -1,16 +1,11 @@
 """What a run will cost, against what it did, and the checkpoint that it needs."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +15,7 @@ import torch
 import finetune
 from finetune.cli.commands import models as command
 from finetune.config import BUNDLED_CHECKPOINT, RunConfig
-from finetune.data import checkpoint_files, splits
+from finetune.data import checkpoint_files
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices, pace
 from finetune.errors import ConfigError, StoreError
@@ -29,34 +24,29 @@ from finetune.jobs.check import CheckJob
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.job_folder import hold_lock
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.training import model, recipe
 from finetune.ui import train_plan
 from tests.support import bundled_report, training
-from tests.support.hub import LoopbackHub
 from tests.support.waiting import until
 
 PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3, per_device_train_batch_size=16)
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_gpu(monkeypatch) -> None:
     monkeypatch.setattr(devices, "list_accelerators", lambda: ())
     monkeypatch.setattr(pace, "known_pace", lambda: None)
 
 
 @pytest.fixture
-def toy(store: RunStore, toy_config: RunConfig, toy_pairs_folder: Path) -> RunConfig:
+def toy(store, toy_config, toy_pairs_folder) -> RunConfig:
     """The toy's configuration on an upload of the toy's pairs."""
     files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
     return toy_config.changed(dataset=store.uploads.add(files))
 
 
-def checked(
-    store: RunStore, config: RunConfig, rows: int, held_out: int = 0, **lengths: Any
-) -> None:
+def checked(store, config, rows, held_out=0, **lengths):
     """A check of a configuration's pairs as it lies on disk."""
     splits = [SplitSummary("train", "train", rows, [rows])]
     splits += [SplitSummary("validation", "validation", held_out, [held_out])] * bool(held_out)
@@ -68,7 +58,7 @@ def checked(
     (job.folder / "report.json").write_text(report.to_json())
 
 
-def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = "CPU") -> None:
+def timed(store, config, rate=50.0, device="CPU"):
     """A run of a configuration on 100 pairs that was timed."""
     run, steps = store.create(config), cost.count_steps(training.resolved(config), 100)
     run.append(events.Started(device=device))
@@ -94,9 +84,7 @@ def timed(store: RunStore, config: RunConfig, rate: float = 50.0, device: str = 
     ],
     ids=str,
 )
-def test_the_steps_are_those_the_run_takes(
-    values: dict[str, Any], store: RunStore, toy: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_steps_are_those_the_run_takes(values, store, toy, monkeypatch):
     training.work_in_this_process(monkeypatch)
     config = toy.changed(**values)
     checked(store, toy, rows=64)
@@ -105,14 +93,11 @@ def test_the_steps_are_those_the_run_takes(
     prepared = next(event for event in stream if isinstance(event, events.Prepared))
     stream.close()
     steps = cost.estimate_cost(store, config).steps
-    assert steps is not None
     assert (steps.per_epoch, steps.total) == (prepared.steps_per_epoch, prepared.total_steps)
     assert (steps.pairs, steps.about) == (prepared.train_examples, False)
 
 
-def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
-    toy_config: RunConfig, toy_pairs: splits.Pairs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluations_and_shared_batches_are_counted_as_they_are(toy_config, toy_pairs, monkeypatch):
     monkeypatch.setattr(recipe, "FREE_PAIRS", 100)  # four evaluations
     for values in ({}, {"eval_steps": 3, "max_steps": 7}, {"eval_steps": -1}):
         config = training.resolved(toy_config.changed(num_train_epochs=1, **values))
@@ -126,12 +111,10 @@ def test_evaluations_and_shared_batches_are_counted_as_the_loop_makes_them(
         assert (steps.per_epoch, steps.total) == recipe.count_steps(config, batches, processes)
 
 
-def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(store, monkeypatch):
     monkeypatch.setattr(pace, "known_pace", lambda: pace.Pace(0.001, 1e10, 4e10))
 
-    def time(**values: Any) -> cost.Time:
+    def time(**values):
         config = RunConfig(checkpoint="somebody/model", dropout=0.1).changed(**values)
         (found,) = filter(None, [cost.estimate_cost(store, config).time])
         return found
@@ -151,21 +134,18 @@ def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(
     assert cost.estimate_cost(store, RunConfig(), "elsewhere").time is None
 
 
-def test_the_check_of_the_bundled_pairs_is_known_beforehand(
-    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_of_the_bundled_pairs_is_known_beforehand(store, tmp_path, monkeypatch):
     monkeypatch.setattr(background, "choose_offline", lambda *names: None)
     known = check.report_known_beforehand(RunConfig())
     anew = bundled_report.made_anew(tmp_path)
-    assert known is not None
     assert replace(known, baselines={}) == replace(anew, baselines={})
     for name, scores in anew.baselines.items():
         assert known.baselines[name] == pytest.approx(scores, abs=0.02)
     assert check.report_known_beforehand(RunConfig(max_train_samples=9)) is None
 
 
-def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
-    def time(config: RunConfig) -> cost.Time | None:
+def test_the_time_is_from_the_run_most_like_it(store):
+    def time(config):
         return cost.estimate_cost(store, config).time
 
     checked(store, PAIRS, rows=200, held_out=40, bins=[(0, 40, 200)], longest=39)
@@ -185,19 +165,14 @@ def test_the_time_is_from_the_run_most_like_it(store: RunStore) -> None:
     longer = time(PAIRS.changed(num_train_epochs=30))
     assert longer == cost.Time(6000 / 50 + 11 * 2, 50.0, "same pairs", "CPU", True)
     for values in (
-        {"checkpoint": "roberta-base"},
-        {"mixed_precision": "no"},
-        {"use_lora": True},
-        {"per_device_train_batch_size": 64},
-        {"max_length": 32},
-    ):
+        {"checkpoint": "roberta-base"}, {"mixed_precision": "no"}, {"use_lora": True},
+        {"per_device_train_batch_size": 64}, {"max_length": 32},
+    ):  # fmt: skip
         assert time(PAIRS.changed(**values)) is None, values
 
 
 @pytest.mark.parametrize("place", ["bundled", "folder", "cached"])
-def test_a_length_beyond_the_checkpoints_is_refused_before_anything_starts(
-    place: str, store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_length_beyond_the_checkpoints_is_refused(place, store, toy_checkpoint, monkeypatch):
     path = str(toy_checkpoint / "config.json")
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *names: path)
     names = {"bundled": RunConfig().checkpoint, "folder": str(toy_checkpoint), "cached": "a/b"}
@@ -210,9 +185,7 @@ def test_a_length_beyond_the_checkpoints_is_refused_before_anything_starts(
     assert store.runs() == []
 
 
-def test_another_visitors_files_and_places_are_not_looked_at(
-    store: RunStore, toy: RunConfig
-) -> None:
+def test_another_visitors_files_and_places_are_not_looked_at(store, toy):
     checked(store, toy, rows=64)
     timed(store, RunConfig())
     other = store.for_visitor(Visitor(("somebody",)))
@@ -222,11 +195,8 @@ def test_another_visitors_files_and_places_are_not_looked_at(
     assert cost.estimate_cost(other, RunConfig(checkpoint="/etc")) == cost.Estimate()
 
 
-def test_parameters_are_counted_from_the_header_alone(
-    toy_checkpoint: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
+def test_parameters_are_counted_from_the_header_alone(toy_checkpoint, toy_config, toy_pairs):
     shape = memory.read_shape(str(toy_checkpoint))
-    assert shape is not None
     assert (shape.layers, shape.hidden, shape.wide, shape.heads) == (2, 32, 64, 2)
     for values in ({}, {"freeze_embeddings": True}, {"frozen_layers": 2}):
         config = toy_config.changed(**values)  # type: ignore[arg-type]
@@ -237,9 +207,7 @@ def test_parameters_are_counted_from_the_header_alone(
         assert memory.trained_parameters(config, shape) == pytest.approx(trained, rel=0.02), values
 
 
-def test_the_size_of_a_download_is_told_before_the_click(
-    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path
-) -> None:
+def test_the_size_of_a_download_is_told_before_the_click(hub, store, toy_checkpoint):
     repo = hub.add_repo("ada/before", files=toy_checkpoint)
     repo.files |= {"pytorch_model.bin": b"x" * 10**6, "onnx/model.safetensors": b"x" * 10**6}
     config = RunConfig(checkpoint="ada/before", max_length=32)
@@ -262,10 +230,7 @@ def test_the_size_of_a_download_is_told_before_the_click(
         ({"config.json": {"model_type": "fnet"}}, "is a fnet model, which reads a batch's padding"),
     ],
 )
-def test_what_cannot_be_fine_tuned_is_refused_at_the_form(
-    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path,
-    change: dict[str, dict[str, str] | None], words: str,
-) -> None:  # fmt: skip
+def test_what_cannot_be_tuned_is_refused_at_the_form(hub, store, toy_checkpoint, change, words):
     name = f"ada/{words.split()[2]}"
     repo = hub.add_repo(name, files=toy_checkpoint)
     for file, content in change.items():
@@ -283,10 +248,7 @@ def test_what_cannot_be_fine_tuned_is_refused_at_the_form(
     assert not store.runs()
 
 
-def test_what_is_on_the_disk_is_listed_and_removed_unless_it_is_needed(
-    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, adopt: Callable[[Run], bool],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_what_is_on_the_disk_is_removed_if_unused(hub, store, toy_checkpoint, adopt, monkeypatch):
     name = "ada/fetched"
     hub.add_repo(name, files=toy_checkpoint)
     checkpoint_files.fetch(name)
@@ -303,7 +265,6 @@ def test_what_is_on_the_disk_is_listed_and_removed_unless_it_is_needed(
     job.folder.mkdir(parents=True)
     job.describe_job("check", "", {"checkpoint": name})
     handle = hold_lock(job.lock_file)  # it is at work
-    assert handle is not None
     with pytest.raises(StoreError, match="is being read to check or compare it"):
         memory.remove_model(store, name)
     os.close(handle)
@@ -321,10 +282,9 @@ def test_what_is_on_the_disk_is_listed_and_removed_unless_it_is_needed(
 
 
 @pytest.mark.long
-def test_a_run_is_stopped_while_its_checkpoint_comes_and_begins_again(
-    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path, toy_config: RunConfig,
-    toy_pairs_folder: Path, processes: list[psutil.Process],
-) -> None:  # fmt: skip
+def test_a_run_stops_while_its_checkpoint_comes(
+    hub, store, toy_checkpoint, toy_config, toy_pairs_folder, processes
+):
     repo = hub.add_repo("ada/slow", files=toy_checkpoint)
     weights = safetensors.torch.load(repo.files["model.safetensors"])
     weights["unused"] = torch.zeros(9 * 2**18)  # nine megabytes, which are fetched by parts
@@ -336,7 +296,6 @@ def test_a_run_is_stopped_while_its_checkpoint_comes_and_begins_again(
     run = service.start_run(store, config)
     until(lambda: not asked.times)
     worker = workers.worker_process(run)
-    assert worker is not None
     processes.append(worker)
     service.stop_run(store, run)
     until(lambda: run.state().status == "stopped")

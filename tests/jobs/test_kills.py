@@ -3,19 +3,15 @@
 Workers that are killed while the app lives are in `test_queue`.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import threading
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
-import psutil
 import pytest
 from optuna.trial import TrialState
 
@@ -27,38 +23,34 @@ from finetune.jobs import probe, service, workers
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.jobs.publish import ExportJob, PushJob
 from finetune.runs.job_folder import JobFolder
-from finetune.runs.store import RunStore
 from finetune.search import driver, results
 from finetune.search.space import Budget
-from finetune.search.study import Study
 from finetune.tasks.base import Target
 from tests.support import toys
 from tests.support.browser import App
-from tests.support.engines import slow_run, steps, weights
-from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.hub import TOKEN
 from tests.support.kills import Kills, check_ended, go_on
+from tests.support.running import slow_run, steps, weights
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def kills(store: RunStore, processes: list[psutil.Process]) -> Iterator[Kills]:
+def kills(store, processes) -> Iterator[Kills]:
     killer = Kills(store.root, processes)
     yield killer
     for process in killer.workers():
         process.kill()
 
 
-@pytest.mark.parametrize("program", ["scheduling", "stand_in_search"])
-def test_a_search_has_every_trial_once(
-    store: RunStore, kills: Kills, program: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("program", ["schedule", "search"])
+def test_a_search_has_every_trial_once(store, kills, program, monkeypatch):
     monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")  # of those begun from here
     form = RunConfig(max_steps=60, learning_rate=5e-4)
     rates = {"learning_rate": Range(1e-6, 1e-3, log=True), "weight_decay": Range(0.0, 0.3)}
     study = driver.begin_search(store, form, dict(rates), Budget(trials=10), parallel=2)
-    words = [study.id] if program == "stand_in_search" else []
+    words = [study.id] if program == "search" else []
     for number in range(6):
         app = kills.start(program, *words)
         kills.at_random(app, 2.0, with_workers=number % 2 == 0)
@@ -87,11 +79,10 @@ def test_a_search_has_every_trial_once(
             assert run.metrics["f1"] == trial.value
             assert run.config().learning_rate == trial.params["learning_rate"]
     best = results.best_trial(rows)
-    assert best is not None
     assert best.score == max(t.value or 0.0 for t in trials if t.state == TrialState.COMPLETE)
 
 
-def told(study: Study) -> Counter[int]:
+def told(study):
     """How often each trial that has ended was told so, by the lines of Optuna's journal."""
     lines = map(json.loads, (study.folder / "trials.log").read_text().splitlines())
     ends = (TrialState.COMPLETE, TrialState.PRUNED)
@@ -100,23 +91,19 @@ def told(study: Study) -> Counter[int]:
 
 
 @pytest.fixture
-def trained(store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path) -> RunConfig:
+def trained(store, toy_checkpoint, toy_pairs_folder) -> RunConfig:
     """The configuration of a run that truly trains, for some seconds."""
     return slow_run(store, toy_checkpoint, toy_pairs_folder)
 
 
-@pytest.mark.timeout(900)
-def test_evaluations_and_exports_are_whole_or_made_again(
-    store: RunStore, kills: Kills, trained: RunConfig
-) -> None:
+def test_evaluations_and_exports_are_whole_or_made_again(store, kills, trained):
     run = service.start_run(store, trained.changed(max_steps=4))
     until(lambda: run.state().status == "finished" and not run.is_alive())
     whole = saved_predictions.read_swapped_logits(run)
-    assert whole is not None
     swapped, folders = run.predictions / "swapped.npz", {}
     for number, kind in enumerate(["orders", "test"] * 2):
         swapped.unlink(missing_ok=True)
-        app = kills.start("asking", run.id, kind)
+        app = kills.start("ask", run.id, kind)
         kills.at_random(app, 4.0, with_workers=number % 3 != 0)
         folders[kind] = JobFolder(run.folder / "evaluations" / kind)
         until(lambda: not folders[kind].is_alive())  # noqa: B023
@@ -128,19 +115,18 @@ def test_evaluations_and_exports_are_whole_or_made_again(
         until(lambda: not folders[kind].is_alive())  # noqa: B023
         assert folders[kind].state().status == "finished"
     again = saved_predictions.read_swapped_logits(run)
-    assert again is not None
     assert np.array_equal(again.swapped, whole.swapped)
     assert len({str(opened.metrics) for opened in run.state().opened}) == 1
     assert len(saved_predictions.read_logits(run, 0, Target(("no", "yes")), "test").logits) == 8
     model, job = files_of(run.best), ExportJob.of(run)
     for half_written in (".onnx-*/model.onnx", ".onnx-*/dynamic.onnx"):
-        app = kills.start("asking", run.id, "export")
+        app = kills.start("ask", run.id, "export")
         until(lambda: any((job.folder / "files").glob(half_written)))  # noqa: B023
         kills.at_random(app, 0.1, with_workers=True)
         assert job.state().status == "interrupted"
         assert job.state().file is None
         assert files_of(run.best) == model
-    app = kills.start("asking", run.id, "export")
+    app = kills.start("ask", run.id, "export")
     until(lambda: job.state().status == "finished")
     zipped = zipfile.ZipFile(io.BytesIO(b"".join(job.zipped())))
     assert zipped.testzip() is None
@@ -150,11 +136,7 @@ def test_evaluations_and_exports_are_whole_or_made_again(
     assert {"onnx/quantization.json"} <= added <= {"onnx/quantization.json", quantized.MODEL}
 
 
-@pytest.mark.timeout(900)
-def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
-    store: RunStore, kills: Kills, toy_checkpoint: Path, hub: LoopbackHub,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_push_is_one_commit_or_tells_what_came(store, kills, toy_checkpoint, hub, monkeypatch):
     """Killed within a file, within its commit, and at random."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     run = toys.finished_run(store, toy_checkpoint)
@@ -163,7 +145,7 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         name = f"ada/pairs-{number}"
         hub.uploads.clear()
         held = hub.fail(path=path or "nothing", gate=(gate := threading.Event()))
-        app = kills.start("asking", run.id, f"push:{name}")
+        app = kills.start("ask", run.id, f"push:{name}")
         until(lambda: not (path and held.times))  # noqa: B023
         kills.at_random(app, 0.1 if path else 5.0, with_workers=number != 3)
         job = JobFolder(run.folder / "pushes" / "latest")
@@ -184,8 +166,7 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
             assert state.status == "interrupted"
             known = "it was committed" if commits else "nothing was committed"
             assert known in state.error or "may have arrived" in state.error
-        app = kills.start("asking", run.id, f"push:{name}")
-        assert app.stdout is not None
+        app = kills.start("ask", run.id, f"push:{name}")
         assert app.stdout.readline() == "begun\n"
         until(lambda: PushJob.of(run).state().status == "finished")
         app.kill()
@@ -196,18 +177,16 @@ def test_a_push_is_one_commit_of_whole_files_or_says_how_far_it_came(
         assert pushed.files["model.safetensors"] == (run.best / "model.safetensors").read_bytes()
 
 
-def files_of(folder: Path) -> set[str]:
+def files_of(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_comparison_of_checkpoints_is_whole_or_made_again(
-    store: RunStore, kills: Kills, trained: RunConfig, still_checkpoint: Path
-) -> None:
+def test_a_comparison_of_checkpoints_is_whole_or_made_anew(store, kills, trained, still_checkpoint):
     run, reports = store.create(trained), []
     names = [trained.checkpoint, str(still_checkpoint)]
     job = probe.probe_of(store, trained, names)
     for number in range(2):
-        app = kills.start("asking", run.id, f"probe:{','.join(names)}")
+        app = kills.start("ask", run.id, f"probe:{','.join(names)}")
         kills.at_random(app, 10.0, with_workers=number % 2 == 0)
         until(lambda: not job.is_alive())
         state = job.state()
@@ -217,7 +196,6 @@ def test_a_comparison_of_checkpoints_is_whole_or_made_again(
     job = probe.start_probe(store, trained, names)
     until(lambda: job.state().status == "finished")
     last = job.state().report
-    assert last is not None
     assert last.complete
     for earlier in reports:
         assert [(one.checkpoint, one.score) for one in earlier.candidates] == [
@@ -225,10 +203,7 @@ def test_a_comparison_of_checkpoints_is_whole_or_made_again(
         ]
 
 
-@pytest.mark.timeout(900)
-def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(
-    store: RunStore, kills: Kills, trained: RunConfig
-) -> None:
+def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(store, kills, trained):
     config = trained.changed(folds=2, max_steps=24, eval_steps=12, save_steps=6)
     whole = service.start_run(store, config)
     killed = store.runs()
@@ -243,7 +218,7 @@ def test_a_cross_validation_ends_with_the_answers_of_one_that_was_not_killed(
     assert "have not finished: " in whole.state().error
     service.resume_run(store, second)
 
-    def goes_on() -> bool:
+    def goes_on():
         """Resume the folds, then the run on all rows, which has not begun without them."""
         states = {run.state().status for run in killed if run.config().fold}
         if go_on(store) and states == {"finished"} and whole.state().status == "failed":

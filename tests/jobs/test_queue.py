@@ -1,7 +1,5 @@
 """The queue: its order on disk, the runs it starts, and everything that may be killed meanwhile."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -12,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import psutil
@@ -27,12 +24,11 @@ from finetune.jobs import run_table, scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.grids import PlannedRun
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import run_view
 from tests.support import stand_in as stand_in_workers
+from tests.support.apps import STEPS
 from tests.support.kills import ROOT, Kills, check_ended, go_on
-from tests.support.scheduling import STEPS
 from tests.support.stand_in import HOLD, write
 from tests.support.waiting import until
 
@@ -41,7 +37,7 @@ PLACES = ("/etc", ".", "../x")
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch, store: RunStore) -> Iterator[RunStore]:
+def stand_in(monkeypatch, store) -> Iterator[RunStore]:
     """A store whose workers begin in a moment and learn nothing; all are ended afterwards."""
     stand_in_workers.use(monkeypatch)
     yield store
@@ -50,14 +46,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, store: RunStore) -> Iterator[RunSt
 
 
 @pytest.fixture
-def hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], None]:
+def hold(monkeypatch, tmp_path) -> Callable[[int], None]:
     """Lets workers take so many steps of their run at the most."""
     monkeypatch.setenv(HOLD, str(tmp_path / "hold"))
     return lambda steps: write(tmp_path / "hold", str(steps))
 
 
 @pytest.fixture
-def scheduling(stand_in: RunStore) -> Iterator[scheduler.Scheduler]:
+def scheduling(stand_in) -> Iterator[scheduler.Scheduler]:
     """The thread that starts queued runs, from when a test starts it."""
     thread = scheduler.Scheduler(stand_in, every=0.05)
     yield thread
@@ -65,38 +61,34 @@ def scheduling(stand_in: RunStore) -> Iterator[scheduler.Scheduler]:
         thread.close()
 
 
-def brief(steps: int = 5, **values: Any) -> RunConfig:
+def brief(steps=5, **values):
     return RunConfig(max_steps=steps, **values)
 
 
-def status(run: Run) -> str:
+def status(run):
     return run.state().status
 
 
-def step(run: Run) -> int:
+def step(run):
     return run.state().step
 
 
-def worker_of(run: Run) -> psutil.Process:
-    worker = workers.worker_process(run)
-    assert worker is not None
-    return worker
+def worker_of(run):
+    return workers.worker_process(run)
 
 
-def begun(store: RunStore, config: RunConfig | None = None) -> Run:
+def begun(store, config=None):
     """A run whose worker takes steps and writes checkpoints."""
     run = service.start_run(store, config or brief(ENDLESS))
     until(lambda: step(run) > 12)
     return run
 
 
-def steps_taken(run: Run) -> list[int]:
+def steps_taken(run):
     return [point.step for point in run.state().train]
 
 
-def test_one_trains_and_the_others_wait_in_order(
-    stand_in: RunStore, hold: Callable[[int], None], scheduling: scheduler.Scheduler
-) -> None:
+def test_one_trains_and_the_others_wait_in_order(stand_in, hold, scheduling):
     hold(0)
     first, second, third = service.start_runs(stand_in, [PlannedRun(brief(20))] * 3)
     places = [service.queue_place(stand_in, run) for run in (first, second, third)]
@@ -113,9 +105,7 @@ def test_one_trains_and_the_others_wait_in_order(
     assert in_order[0].ended <= in_order[1].began <= in_order[1].ended <= in_order[2].began
 
 
-def test_the_queue_goes_on_after_every_kind_of_end(
-    stand_in: RunStore, scheduling: scheduler.Scheduler
-) -> None:
+def test_the_queue_goes_on_after_every_kind_of_end(stand_in, scheduling):
     """Cancelled while it waits, killed, deleted by hand, damaged, finished; and what is no run."""
     Queue(stand_in.root).add("etc")
     done = stand_in.create(brief())
@@ -143,9 +133,7 @@ def test_the_queue_goes_on_after_every_kind_of_end(
     assert not done.checkpoints_folder.exists()
 
 
-def test_a_stopped_run_takes_its_turn_when_it_goes_on(
-    stand_in: RunStore, hold: Callable[[int], None]
-) -> None:
+def test_a_stopped_run_takes_its_turn_when_it_goes_on(stand_in, hold):
     hold(26)
     first = service.start_run(stand_in, brief(60))
     until(lambda: step(first) == 26)
@@ -170,9 +158,7 @@ def test_a_stopped_run_takes_its_turn_when_it_goes_on(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": -5, "started": 1.0}', "reused"])
-def test_a_process_that_is_not_the_worker_gets_no_signal(
-    store: RunStore, adopt: Callable[[Run], None], text: str
-) -> None:
+def test_a_process_that_is_not_the_worker_gets_no_signal(store, adopt, text):
     run = store.create(RunConfig())
     run.append(events.Finished(step=1, seconds=1.0))
     adopt(run)
@@ -186,9 +172,7 @@ def test_a_process_that_is_not_the_worker_gets_no_signal(
 
 
 @pytest.mark.long
-def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(stand_in, monkeypatch):
     run = begun(stand_in)
     command = [sys.executable, "-m", "tests.support.stand_in", "--run", str(run.folder)]
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -209,9 +193,7 @@ def test_a_run_has_one_worker_that_is_killed_where_it_does_not_listen(
     until(lambda: not discarded.best.exists())
 
 
-def test_a_full_disk_leaves_what_waits_in_the_queue(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_what_waits_in_the_queue(stand_in, monkeypatch):
     with monkeypatch.context() as disk:
         full = OSError(errno.ENOSPC, "No space left on device")
         disk.setattr(workers, "empty_folder", Mock(side_effect=full))
@@ -223,9 +205,7 @@ def test_a_full_disk_leaves_what_waits_in_the_queue(
 
 
 @pytest.mark.parametrize("shared", ["", "1"])
-def test_what_a_crash_or_a_visitor_left_is_removed_in_time(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, shared: str
-) -> None:
+def test_what_a_crash_or_a_visitor_left_is_removed_in_time(store, monkeypatch, shared):
     monkeypatch.setenv("FINETUNE_VISITORS", shared)
     run = store.create(brief())
     folder = dataset_cache.read_dataset(RunConfig(), store.root).folder
@@ -246,9 +226,7 @@ def test_what_a_crash_or_a_visitor_left_is_removed_in_time(
     assert run.exists()
 
 
-def test_several_accelerators_each_train_a_run(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_accelerators_each_train_a_run(stand_in, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,7")
     assert devices.list_accelerators() == ("3", "5", "7")
     planned = [PlannedRun(brief(ENDLESS, num_processes=number)) for number in (1, 1, 2, 1)]
@@ -260,9 +238,7 @@ def test_several_accelerators_each_train_a_run(
 
 
 @pytest.mark.parametrize("shared", ["", "1"])
-def test_a_visitors_worker_has_no_token(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, shared: str
-) -> None:
+def test_a_visitors_worker_has_no_token(stand_in, monkeypatch, shared):
     """Neither for datasets nor for checkpoints: the owner's private ones are not its visitors'."""
     monkeypatch.setenv("FINETUNE_VISITORS", shared)
     run = stand_in.create(brief(ENDLESS))
@@ -274,9 +250,7 @@ def test_a_visitors_worker_has_no_token(
     assert variables.get("HF_HUB_DISABLE_IMPLICIT_TOKEN") == (shared or None)
 
 
-def test_a_worker_runs_in_an_empty_folder_and_finds_what_was_named_from_another(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_worker_in_an_empty_folder_finds_what_another_named(stand_in, monkeypatch, tmp_path):
     """There `ada/tickets` and `csv` can mean no file of this machine."""
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -292,13 +266,11 @@ def test_a_worker_runs_in_an_empty_folder_and_finds_what_was_named_from_another(
     assert os.listdir(workers.empty_folder(run)) == []
 
 
-def test_of_two_apps_each_run_is_started_once(
-    stand_in: RunStore, processes: list[psutil.Process], hold: Callable[[int], None]
-) -> None:
+def test_of_two_apps_each_run_is_started_once(stand_in, processes, hold):
     hold(10)
     runs = [stand_in.create(brief(20)) for _ in range(3)]
     kills = Kills(stand_in.root, processes)
-    apps = {app.pid: app for app in (kills.start("scheduling") for _ in range(2))}
+    apps = {app.pid: app for app in (kills.start("schedule") for _ in range(2))}
     for run in runs:
         Queue(stand_in.root).add(run.id)
     until(lambda: step(runs[0]) == 10)
@@ -312,20 +284,18 @@ def test_of_two_apps_each_run_is_started_once(
 
 
 @pytest.mark.parametrize("number", [3, pytest.param(10, marks=pytest.mark.long)])
-def test_kills_lose_nothing_and_leave_nobody(
-    stand_in: RunStore, processes: list[psutil.Process], number: int
-) -> None:
+def test_kills_lose_nothing_and_leave_nobody(stand_in, processes, number):
     """Apps and workers die at random moments; each run is carried out once, step for step."""
     total = str(2 * number)
     kills = Kills(stand_in.root, processes)
     for turn in range(number):
-        kills.at_random(kills.start("scheduling", total), 1.5, with_workers=turn % 3 == 0)
+        kills.at_random(kills.start("schedule", total), 1.5, with_workers=turn % 3 == 0)
         alive = [worker for run in stand_in.runs() if (worker := workers.worker_process(run))]
         assert len(kills.workers()) <= 1
         if alive and turn % 2:
             alive[0].kill()
         go_on(stand_in)
-    app = kills.start("scheduling", total)
+    app = kills.start("schedule", total)
     until(lambda: len(stand_in.runs()) == 2 * number and not go_on(stand_in))
     until(lambda: kills.workers(app) == [])
     for run in stand_in.runs():
@@ -335,9 +305,7 @@ def test_kills_lose_nothing_and_leave_nobody(
     assert list(stand_in.root.glob(".queue/*-*")) == []
 
 
-def visitors(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, *names: str, **limits: int
-) -> list[RunStore]:
+def visitors(store, monkeypatch, *names, **limits):
     """The store as each of these visitors of a shared app sees it."""
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     for name, limit in limits.items():
@@ -345,15 +313,13 @@ def visitors(
     return [store.for_visitor(owners.policy().identify(user=name)) for name in names]
 
 
-def stopped(store: RunStore) -> Run:
+def stopped(store):
     run = store.create(brief())
     run.append(events.Stopped(step=0, seconds=0.0))
     return run
 
 
-def test_a_visitor_has_so_many_runs_and_places(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_visitor_has_so_many_runs_and_places(stand_in, monkeypatch):
     ada, bob = visitors(stand_in, monkeypatch, "ada", "bob", WAITING=2, RUNS=3, QUEUE=3)
     runs = service.start_runs(ada, [PlannedRun(brief(ENDLESS))] * 2)
     service.start_run(ada, brief())
@@ -386,9 +352,7 @@ def test_a_visitor_has_so_many_runs_and_places(
     ],
     ids=str,
 )
-def test_a_visitor_may_not_ask_for(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], words: str
-) -> None:
+def test_a_visitor_may_not_ask_for(stand_in, monkeypatch, values, words):
     (ada,) = visitors(stand_in, monkeypatch, "ada", RUN_STEPS=500)
     default = {"max_steps": 500, "num_train_epochs": 3, "per_device_train_batch_size": 8}
     with pytest.raises((ConfigError, DataError), match=words):
@@ -396,9 +360,7 @@ def test_a_visitor_may_not_ask_for(
     assert ada.runs() == []
 
 
-def test_owners_take_turns(
-    stand_in: RunStore, monkeypatch: pytest.MonkeyPatch, hold: Callable[[int], None]
-) -> None:
+def test_owners_take_turns(stand_in, monkeypatch, hold):
     """However many newcomers there are, a turn that was begun comes to its end."""
     ada, bob, cy, dan = visitors(stand_in, monkeypatch, "ada", "bob", "cy", "dan")
     hold(0)
@@ -414,12 +376,7 @@ def test_owners_take_turns(
     assert queue.waiting() == [run.id for run in (order[3], newcomer, *order[4:])]
 
 
-def test_a_visitors_run_is_worked_on_for_so_long(
-    stand_in: RunStore,
-    monkeypatch: pytest.MonkeyPatch,
-    hold: Callable[[int], None],
-    scheduling: scheduler.Scheduler,
-) -> None:
+def test_a_visitors_run_is_worked_on_for_so_long(stand_in, monkeypatch, hold, scheduling):
     """It stops as by Stop: with its best model, and it says why."""
     (ada,) = visitors(stand_in, monkeypatch, "ada")
     hold(13)

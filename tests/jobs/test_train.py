@@ -1,7 +1,5 @@
 """Runs as real processes: alone, under a launcher, in folds and from a warm worker; their news."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -11,7 +9,6 @@ import signal
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,31 +22,28 @@ from finetune.data import splits
 from finetune.evaluation import corrections, report
 from finetune.hub import downloads, model_card
 from finetune.jobs import scheduler as schedulers
-from finetune.jobs import service, worker, workers
+from finetune.jobs import service, train, worker, workers
 from finetune.jobs.scheduler import Scheduler
 from finetune.runs import events, pair_index
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from tests.support import stand_in, toys
-from tests.support.hub import SIGNED, LoopbackHub
-from tests.support.judging import write_csv
+from tests.support.hub import SIGNED
 from tests.support.running import ROOT, command, losses
+from tests.support.training import work_in_this_process
+from tests.support.uploads import write_csv
 from tests.support.waiting import until
 
 
-def carry_out(*words: str) -> subprocess.CompletedProcess[str]:
+def carry_out(*words):
     """Run a module of ours to its end."""
     return subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.mark.long
-def test_no_signed_address_stands_in_the_log(
-    hub: LoopbackHub, store: RunStore, toy_checkpoint: Path
-) -> None:
+def test_no_signed_address_stands_in_the_log(hub, store, toy_checkpoint):
     """The libraries log the address of each download that breaks off."""
-    files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
-    hub.add_repo("ada/signed", files=files)
+    hub.add_repo("ada/signed", files=toy_checkpoint)
     hub.fail("GET", "^/lfs/", 0, cut=True, after=1000)
     hub.fail("GET", "^/lfs/", 403, times=99)
     run = store.create(RunConfig(checkpoint="ada/signed", max_length=32))
@@ -62,7 +56,7 @@ def test_no_signed_address_stands_in_the_log(
 
 
 @pytest.mark.long
-def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Path) -> None:
+def test_two_processes_lose_what_one_does(store, still_checkpoint):
     config = RunConfig(
         checkpoint=str(still_checkpoint), learning_rate=1e-3, max_steps=12, eval_steps=12,
         max_length=48, logging_steps=1, per_device_train_batch_size=8,
@@ -89,7 +83,7 @@ def test_two_processes_lose_what_one_does(store: RunStore, still_checkpoint: Pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: int) -> None:
+def test_a_signal_saves_and_ends(store, toy_checkpoint, number):
     config = RunConfig(checkpoint=str(toy_checkpoint), num_train_epochs=500, max_length=32)
     process = subprocess.Popen(
         command(store, config, [sys.executable]), cwd=ROOT, stderr=subprocess.DEVNULL
@@ -106,7 +100,6 @@ def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: 
     # Its worker has written down what it trains on; whoever takes the model has none of it.
     index = pair_index.read_pair_index(run)
     pairs = splits.load_pairs(run.config(), store.root)
-    assert index is not None
     for split in pair_index.SPLITS:
         assert index.among(split, pairs.pair_hashes[split]).all()
     files = zipfile.ZipFile(io.BytesIO(b"".join(downloads.model_zip(run)))).namelist()
@@ -114,11 +107,10 @@ def test_a_signal_saves_and_ends(store: RunStore, toy_checkpoint: Path, number: 
 
 
 @pytest.mark.long
-def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
-    store: RunStore, hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_visitors_run_of_too_many_steps_ends_at_once(store, hub, toy_checkpoint, monkeypatch):
     """Where the number of pairs was not known when it was started."""
-    hub.add_repo("ada/toy", files={p.name: p.read_bytes() for p in toy_checkpoint.iterdir()})
+    work_in_this_process(monkeypatch)
+    hub.add_repo("ada/toy", files=toy_checkpoint)
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_ANY_CHECKPOINT", "1")
     monkeypatch.setenv("FINETUNE_MAX_RUN_STEPS", "5")
@@ -127,7 +119,7 @@ def test_a_visitors_run_of_too_many_steps_ends_before_the_first(
     ).changed(per_device_train_batch_size=8, gradient_accumulation_steps=1)
     mine = store.for_visitor(owners.policy().identify(user="ada"))
     for run, status in ((mine.create(config), "failed"), (store.create(config), "finished")):
-        carry_out("finetune", "train", "--run", str(run.folder))
+        train.carry_out_run(run, lambda event: None)
         ended = run.state()
         assert ended.status == status, run.log_tail()
         assert ended.step == (6 if status == "finished" else 0)
@@ -142,10 +134,7 @@ ROWS = {
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_terminal_cross_validates_and_its_last_model_is_known_by_it(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_terminal_cross_validates_and_its_model_knows_it(store, toy_checkpoint, tmp_path, capsys):
     command = ["train", "--runs", str(store.root), "--folds", "3", "--num_train_epochs", "2"]
     command += ["--checkpoint", str(toy_checkpoint), "--max_length", "48", "--positive_label"]
     command += ["yes", "--learning_rate", "1e-3"]
@@ -162,12 +151,10 @@ def test_a_terminal_cross_validates_and_its_last_model_is_known_by_it(
     for name, value in printed:
         assert whole.metrics[name] == pytest.approx(float(value), abs=1e-4)
     # By the last models of the folds, each asked about its own.
-    assert summary.prepared is not None
     assert summary.prepared.train_examples == 60
     assert [scored.step for scored in summary.validation] == [summary.total_steps]
     for fold in folds:
         last = fold.state()
-        assert last.prepared is not None
         assert last.prepared.train_examples + last.prepared.validation_examples == 60
         assert last.saved_step == last.total_steps
     texts = evaluation.table.column("sentence1").to_pylist()  # type: ignore[union-attr]
@@ -187,21 +174,18 @@ def test_a_terminal_cross_validates_and_its_last_model_is_known_by_it(
 
 
 @pytest.fixture
-def waiting(store: RunStore, processes: list[psutil.Process]) -> psutil.Process:
+def waiting(store, processes) -> psutil.Process:
     """A warm worker of the store, ready."""
     workers.start_warm_worker(store)
     folder = JobFolder(store.root / ".warm")
     process = workers.worker_process(folder)
-    assert process is not None
     processes.append(process)
     until(lambda: (folder.folder / workers.READY).exists())
     return process
 
 
 @pytest.mark.long
-def test_it_carries_out_a_run_as_any_worker_but_not_every_run(
-    store: RunStore, toy_checkpoint: Path, waiting: psutil.Process
-) -> None:
+def test_it_carries_out_a_run_as_any_worker_but_not_every_run(store, toy_checkpoint, waiting):
     workers.start_warm_worker(store)  # there is one already
     folder = store.root / ".warm"
     begun = 0
@@ -222,14 +206,12 @@ def test_it_carries_out_a_run_as_any_worker_but_not_every_run(
 
 
 @pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> None:
+def light(monkeypatch) -> None:
     """Let it import nothing, for it will not train."""
     stand_in.use(monkeypatch)
 
 
-def test_one_that_hangs_is_ended_not_waited_for(
-    light: None, store: RunStore, waiting: psutil.Process
-) -> None:
+def test_one_that_hangs_is_ended_not_waited_for(light, store, waiting):
     waiting.suspend()
     run = store.create(RunConfig())
     assert not workers.give_to_warm_worker(store, run, patience=0.2)
@@ -237,9 +219,7 @@ def test_one_that_hangs_is_ended_not_waited_for(
     until(lambda: not waiting.is_running() or waiting.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_it_ends_when_nobody_comes_or_its_folder_or_app_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_when_nobody_comes_or_its_folder_or_app_goes(tmp_path, monkeypatch):
     assert worker.wait_for_run(tmp_path / "gone", os.getppid()) is None
     # The app ended while it imported: its parent is another process by now.
     assert worker.wait_for_run(tmp_path, os.getppid() + 1) is None
@@ -248,7 +228,7 @@ def test_it_ends_when_nobody_comes_or_its_folder_or_app_goes(
 
 
 @pytest.fixture
-def run(store: RunStore) -> Run:
+def run(store) -> Run:
     run = store.create(RunConfig(name="<!channel> mine"))
     for event in toys.story():
         run.append(event)
@@ -263,10 +243,9 @@ def run(store: RunStore) -> Run:
         ("file:///secret", "it is no address of https:// or http://"),
     ],
 )
-def test_what_could_not_be_sent_is_logged_without_the_address(
-    store: RunStore, run: Run, hub: LoopbackHub, address: str, reason: str,
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+def test_what_was_not_sent_is_logged_without_address(
+    store, run, hub, address, reason, monkeypatch, caplog
+):
     """A chat server on the owner's network may redirect to another."""
     hub.fail(path="/secret", status=302, headers={"Location": "/"})
     monkeypatch.setenv(schedulers.WEBHOOK, address.format(chat=hub.url))
@@ -288,9 +267,7 @@ def test_what_could_not_be_sent_is_logged_without_the_address(
         assert "sentence" not in json.dumps(message)
 
 
-def test_the_scheduler_announces_each_run_that_was_at_work_and_ended_once(
-    store: RunStore, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_scheduler_announces_each_run_that_was_at_work_and_ended_once(store, run, monkeypatch):
     sent: list[tuple[str, str]] = []
     monkeypatch.setenv(schedulers.WEBHOOK, "https://example.org/x")
     monkeypatch.setattr(

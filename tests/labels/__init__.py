@@ -1,1 +1,0 @@
-"""Labels by a person."""

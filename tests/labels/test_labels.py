@@ -1,12 +1,9 @@
 """A labelling from its file to groups, through the functions that page and commands call."""
 
-from __future__ import annotations
-
 import csv
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +24,7 @@ THINGS = ("lamp", "chair", "kettle", "shelf", "towel", "clock")
 COLOURS = ("red", "blue", "green", "white", "black", "grey")
 
 
-def records() -> list[tuple[str, str]]:
+def records():
     """Texts with the group of each: every product is spelled in three ways."""
     found = []
     for place, thing in enumerate(THINGS):
@@ -39,14 +36,14 @@ def records() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path) -> Path:
     path = tmp_path / "products.csv"
     with path.open("w", newline="") as out:
         csv.writer(out).writerows([("id", "title"), *enumerate(text for text, _ in records())])
     return path
 
 
-def prepared(folder: Path, texts: list[str], **request: Any) -> Labelling:
+def prepared(folder, texts, **request):
     """A labelling whose features are the texts' lengths and whether they have an a."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -62,19 +59,18 @@ def prepared(folder: Path, texts: list[str], **request: Any) -> Labelling:
 
 
 @pytest.fixture
-def labelling(tmp_path: Path) -> Labelling:
+def labelling(tmp_path) -> Labelling:
     words = [f"{word} {number}" for number in range(60) for word in ("bar", "cot", "zoo")]
     return prepared(tmp_path / "store" / "labels" / ("x" * 20), words)
 
 
-def answer(labelling: Labelling, count: int, who: str = "me") -> None:
+def answer(labelling, count, who="me"):
     for _ in range(count):
         question = labelling.next(who)
-        assert question is not None
         labelling.answer(question.item, ["a" if "a" in question.texts[0] else "b"], who)
 
 
-def test_every_third_question_is_random_and_teaches_nothing(labelling: Labelling) -> None:
+def test_every_third_question_is_random_and_teaches_nothing(labelling):
     answer(labelling, 60)
     given = labelling.answers()
     assert [one.how for one in given[:7]] == [RANDOM, CHOSEN, CHOSEN] * 2 + [RANDOM]
@@ -82,20 +78,17 @@ def test_every_third_question_is_random_and_teaches_nothing(labelling: Labelling
     random = [labelling.deck.place_of[one.item] for one in given if one.how == RANDOM]
     assert random == labelling.deck.random[:20].tolist()  # whatever was answered
     found = labelling.estimate()
-    assert found is not None
     assert (found.measured, found.learned) == (20, 40)
     assert found.now.value > 0.9
     assert found.now.low < found.now.value <= found.twice.value
 
 
-def test_what_is_asked_next_is_what_the_model_doubts(labelling: Labelling) -> None:
+def test_what_is_asked_next_is_what_the_model_doubts(labelling):
     answer(labelling, 30)
     labelling.next("me")
     question = labelling.next("other")  # whose first is random; the model is the same
-    assert question is not None
     assert question.how == RANDOM
     deck = labelling.deck
-    assert deck.features is not None
     asked = {one.item for one in labelling.answers()}
     free = [place for place in deck.spread if tuple(deck.items[place].tolist()) not in asked]
     learner = labelling._learner(deck)
@@ -104,14 +97,13 @@ def test_what_is_asked_next_is_what_the_model_doubts(labelling: Labelling) -> No
     assert chosen == free[int(np.argmin(margins))]
 
 
-def test_answers_are_kept_at_once_and_taken_back(labelling: Labelling) -> None:
+def test_answers_are_kept_at_once_and_taken_back(labelling):
     answer(labelling, 3)
     last = labelling.answers()[-1]
     labelling.undo("me")
     again = Labelling(labelling.folder)  # another process
     assert len(again.answers()) == 2
     question = again.next("me")
-    assert question is not None
     assert question.item == last.item
     with (labelling.folder / "answers.jsonl").open("ab") as file:
         file.write(b'{"item": [1], "ans')  # killed while it wrote
@@ -124,11 +116,10 @@ def test_answers_are_kept_at_once_and_taken_back(labelling: Labelling) -> None:
     ]
 
 
-def test_two_people_answer_the_same_random_questions(labelling: Labelling) -> None:
+def test_two_people_answer_the_same_random_questions(labelling):
     answer(labelling, 12, "ada")
     for number in range(12):
         question = labelling.next("ben")
-        assert question is not None
         is_a = "a" in question.texts[0] and number != 0  # one answer differs
         labelling.answer(question.item, ["a" if is_a else "b"], "ben")
     (found,) = labelling.people()
@@ -140,29 +131,27 @@ def test_two_people_answer_the_same_random_questions(labelling: Labelling) -> No
     assert (first[0].item in labelling.settled()) != differ
 
 
-def test_labels_are_added_and_wrong_ones_refused(labelling: Labelling) -> None:
+def test_labels_are_added_and_wrong_ones_refused(labelling):
     labelling.add_name(" new  one ", "me")
     assert labelling.names == ["a", "b", "new one"]
     question = labelling.next("me")
-    assert question is not None
     with pytest.raises(DataError, match="One label is needed"):
         labelling.answer(question.item, ["a", "b"], "me")
     with pytest.raises(DataError, match="no such question"):
         labelling.answer([10**6], ["a"], "me")
     assert labelling.answer(question.item, None, "me").labels is None  # skipped
-    assert labelling.next("me").item != question.item  # type: ignore[union-attr]
+    assert labelling.next("me").item != question.item
 
 
-def test_several_labels_or_none(tmp_path: Path) -> None:
+def test_several_labels_or_none(tmp_path):
     labelling = prepared(tmp_path / "many", [f"text {n}" for n in range(40)], several=True)
     for labels in (["b", "a"], []):
         question = labelling.next("me")
-        assert question is not None
         labelling.answer(question.item, labels, "me")
     assert [one.labels for one in labelling.answers()] == [("a", "b"), ()]
 
 
-def test_the_interval_covers_what_a_model_is_worth() -> None:
+def test_the_interval_covers_what_a_model_is_worth():
     """Simulated: the share of right answers on all rows lies within 95% of the intervals."""
     random, covered = np.random.default_rng(1), 0.0
     for _ in range(60):
@@ -176,15 +165,12 @@ def test_the_interval_covers_what_a_model_is_worth() -> None:
         learner = learning.Learner(features[:40], answers[:40], names, False)
         right = np.mean([a == b for a, b in zip(learner.answers(features[70:]), answers[70:],
                                                 strict=True)])  # fmt: skip
-        assert found is not None
         covered += float(found.now.low <= right <= found.now.high)
     assert covered >= 52  # binomial: below with a probability of 1%
 
 
 @pytest.mark.parametrize("exact", [candidates.EXACT, 10])
-def test_candidates_are_near_and_none_occurs_twice(
-    exact: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_candidates_are_near_and_none_occurs_twice(exact, monkeypatch):
     monkeypatch.setattr(candidates, "EXACT", exact)
     random = np.random.default_rng(0)
     centres = candidates.unit(random.normal(size=(40, 16)))
@@ -199,7 +185,7 @@ def test_candidates_are_near_and_none_occurs_twice(
     assert (file_of[across[:, 0]] != file_of[across[:, 1]]).all()
 
 
-def test_groups_keep_what_a_person_said() -> None:
+def test_groups_keep_what_a_person_said():
     pairs = np.array([[0, 1], [1, 2], [2, 3], [4, 5]], np.int32)
     sure = np.array([0.9, 0.95, 0.8, 0.3])
     assert groups.group(6, pairs, sure, {}).tolist() == [0, 0, 0, 0, 1, 2]
@@ -219,16 +205,14 @@ def test_groups_keep_what_a_person_said() -> None:
         ({"pairs": True, "columns": ["name"]}, "no column 'name'"),
     ],
 )
-def test_what_cannot_be_labelled_is_refused(
-    file: Path, tmp_path: Path, options: dict[str, Any], told: str
-) -> None:
+def test_what_cannot_be_labelled_is_refused(file, tmp_path, options, told):
     files = [file] * options.pop("files", 1)
     with pytest.raises((ConfigError, DataError), match=told):
         label.start_labelling(RunStore(tmp_path / "runs"), files, **options)
     assert not (tmp_path / "runs" / "labels").exists()
 
 
-def test_a_labelling_is_its_visitors_alone(labelling: Labelling) -> None:
+def test_a_labelling_is_its_visitors_alone(labelling):
     store = RunStore(labelling.folder.parent.parent)
     JobFolder(labelling.folder).describe_job("label", "browser:ada", labelling.request)
     assert LabelJob.find(store, labelling.folder.name).title == "t.csv"
@@ -241,18 +225,14 @@ def test_a_labelling_is_its_visitors_alone(labelling: Labelling) -> None:
 
 
 @pytest.mark.long
-def test_from_a_file_to_groups(
-    file: Path, tmp_path: Path, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+def test_from_a_file_to_groups(file, tmp_path, toy_checkpoint, monkeypatch, capsys):
     """Pairs of a file: asked in a terminal, trained on, grouped; then questions by that model."""
     store, known = RunStore(tmp_path / "runs"), dict(records())
     asked: list[str] = []
 
-    def typed(prompt: str) -> str:
+    def typed(prompt):
         labelling = label.labellings(store)[0].labelling
         question = labelling.next("me")
-        assert question is not None
         assert len(set(question.texts)) == 2
         first, second = map(known.__getitem__, question.texts)
         asked.append("1" if first == second else "2")
@@ -270,7 +250,7 @@ def test_from_a_file_to_groups(
     config = RunConfig(checkpoint=str(toy_checkpoint), max_length=32, num_train_epochs=2)
     config = label.training_config(store, job, config)
     assert (config.folds, config.positive_label) == (5, "same")
-    run = api.train(config.changed(folds=2), store, progress=False)
+    run = api.train(config.changed(folds=2, max_length=32), store, progress=False)
     out = tmp_path / "groups.csv"
     assert cli.groups(["--run", run.id, "--runs", str(store.root), "--out", str(out)]) == 0
     rows = list(csv.DictReader(out.open()))
@@ -282,14 +262,12 @@ def test_from_a_file_to_groups(
     report = api.groups(job.labelling, run, tmp_path / "groups.jsonl")
     assert report["measured"] == len(job.labelling.settled(RANDOM))
     scores = job.labelling.scores()
-    assert scores is not None
     assert len(scores) == len(job.labelling.deck.items)
-    question = job.labelling.next("me")
-    assert question is not None
+    assert job.labelling.next("me") is not None
 
 
 @pytest.mark.long
-def test_a_first_question_needs_no_vectors(file: Path, tmp_path: Path) -> None:
+def test_a_first_question_needs_no_vectors(file, tmp_path):
     """It is there while the job still loads the checkpoint."""
     store = RunStore(tmp_path / "runs")
     job = label.start_labelling(store, [file], labels=["warm", "cold"], columns=["title"])
@@ -298,7 +276,6 @@ def test_a_first_question_needs_no_vectors(file: Path, tmp_path: Path) -> None:
         assert time.monotonic() < deadline, job.log_tail()
         time.sleep(0.05)
     question = job.labelling.next("me")
-    assert question is not None
     assert question.how == RANDOM
     job.request_stop()
     workers.kill_worker(job)

@@ -1,18 +1,15 @@
 """How sure one may be, beside statsmodels and by simulation: of temperatures, of sure answers, of
 rows that share sentences, and of a file with few labels or none."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
-from scipy.stats import norm, t
+from scipy.stats import norm
 from sklearn.metrics import cohen_kappa_score
 
 from finetune.evaluation import abstention
@@ -27,7 +24,7 @@ Labels = NDArray[np.int64]
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def drawn(n: int, classes: int, temperature: float, seed: int = 0) -> tuple[Floats, Labels]:
+def drawn(n, classes, temperature, seed=0):
     """Draw logits and labels; the labels follow the softmax of the logits at this temperature."""
     random = np.random.default_rng(seed)
     true = random.normal(scale=1.5, size=(n, classes))
@@ -36,16 +33,7 @@ def drawn(n: int, classes: int, temperature: float, seed: int = 0) -> tuple[Floa
     return true * temperature, labels
 
 
-def test_separated_data_gets_the_coldest_and_nonsense_the_hottest() -> None:
-    logits = np.array([[4.0, -4.0]] * 20 + [[-4.0, 4.0]] * 20)
-    labels = np.repeat([0, 1], 20)
-    for scale in (1, 1000):
-        assert calibration.fit_temperature(logits * scale, labels) == calibration.COLDEST
-    assert calibration.fit_temperature(logits, 1 - labels) == calibration.HOTTEST
-    assert calibration.fit_temperature(np.full((5, 3), 2.0), np.arange(5) % 3) == 1
-
-
-def erring(errors: int, n: int = 200, scale: float = 4.0) -> tuple[Floats, Labels]:
+def erring(errors, n=200, scale=4.0):
     """Make equally confident logits of two classes, this many of them wrong."""
     labels = np.arange(n) % 2
     answers = np.where(np.arange(n) < errors, 1 - labels, labels)
@@ -65,9 +53,7 @@ def erring(errors: int, n: int = 200, scale: float = 4.0) -> tuple[Floats, Label
         (np.full((30, 3), 2.0), np.arange(30) % 3, "no gain"),
     ],
 )
-def test_a_temperature_is_offered_where_errors_determine_it(
-    logits: Floats, labels: Labels, refusal: str
-) -> None:
+def test_a_temperature_is_offered_where_errors_determine_it(logits, labels, refusal):
     fitted = calibration.calibrate(logits, labels)
     assert fitted.refusal == refusal
     assert (fitted.temperature is None) == (fitted.after is None) == bool(refusal)
@@ -92,7 +78,7 @@ MODELS: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
-def true_errors(right_at: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
+def true_errors(right_at):
     """Thresholds in rising order, and the share of errors above each among all rows there are."""
     sure = expit(np.abs(_LOGITS))
     weight = norm.pdf(_LOGITS, 3, 2.5)
@@ -104,7 +90,7 @@ def true_errors(right_at: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("rows", [150, 600])
-def test_the_bound_holds_in_95_of_100_draws(kind: str, rows: int) -> None:
+def test_the_bound_holds_in_95_of_100_draws(kind, rows):
     draw, error, delta = np.random.default_rng(rows), 0.05, 0.05
     thresholds, errors = true_errors(MODELS[kind])
     sure = expit(np.abs(draw.normal(3, 2.5, (DRAWS, rows))))
@@ -117,24 +103,8 @@ def test_the_bound_holds_in_95_of_100_draws(kind: str, rows: int) -> None:
     assert broken <= DRAWS * delta
 
 
-def test_a_good_model_answers_most_rows_and_the_figures_are_those_of_the_rows() -> None:
-    draw = np.random.default_rng(0)
-    sure = expit(np.abs(draw.normal(3, 2.5, 3000)))
-    right = draw.random(3000) < sure
-    found = abstention.sure_threshold(sure, right, 0.05, 0.05)
-    assert found is not None
-    assert found.answered > 1900
-    assert found.answered == (sure > found.above).sum()
-    assert found.errors == (~right[sure > found.above]).sum()
-    stricter = abstention.sure_threshold(sure, right, 0.02, 0.05)
-    assert stricter is not None
-    assert stricter.above > found.above
-    everything = abstention.sure_threshold(sure, np.ones(3000, bool), 0.02, 0.05)
-    assert everything == abstention.SureThreshold(0.0, 3000, 0)
-
-
 @pytest.mark.parametrize(("error", "rows"), [(0.02, 149), (0.05, 59), (0.1, 29)])
-def test_it_takes_that_many_rows_even_without_an_error(error: float, rows: int) -> None:
+def test_it_takes_that_many_rows_even_without_an_error(error, rows):
     assert abstention.fewest_rows(error, 0.05) == rows
     for count in (rows - 1, rows):
         sure, right = np.linspace(0.6, 0.9, count), np.ones(count, bool)
@@ -143,19 +113,18 @@ def test_it_takes_that_many_rows_even_without_an_error(error: float, rows: int) 
         assert rows <= (abstention.rows_needed(sure, right, error, 0.05) or 0) <= rows + 3
 
 
-def test_rows_needed_suffice_where_the_errors_stay_as_frequent() -> None:
+def test_rows_needed_suffice_where_the_errors_stay_as_frequent():
     sure, right = np.linspace(0.99, 0.5, 200), np.ones(200, bool)
     right[20::25] = False  # one in 25 of all, at any confidence
     assert abstention.sure_threshold(sure, right, 0.06, 0.05) is None
     needed = abstention.rows_needed(sure, right, 0.06, 0.05)
-    assert needed is not None
     assert 200 < needed < 4000
     times = -(-needed // 200)
     assert abstention.sure_threshold(np.repeat(sure, times), np.repeat(right, times), 0.06, 0.05)
     assert abstention.rows_needed(sure, right, 0.02, 0.05) is None
 
 
-def test_the_bound_holds_where_rows_share_sentences() -> None:
+def test_the_bound_holds_where_rows_share_sentences():
     """A model that is wrong a little too often, however sure, and is as sure and as often wrong on
     all rows of a sentence. Counted one by one the rows break the bound too often."""
     error, delta, sentence = 0.1, 0.05, np.repeat(np.arange(100), 6)
@@ -175,12 +144,12 @@ SETS = 300
 Draw = Callable[[np.random.Generator], tuple[SharedRows, Right]]
 
 
-def topics(groups: int, rows: int, alike: float, sentences: int = 1) -> Draw:
+def topics(groups, rows, alike, sentences=1):
     """Rows of topics on which a model is right more and less often, in 80% on average. `alike` is
     the correlation of two rows. Rows of a topic have its sentence, or two of its `sentences`."""
     of_row = np.repeat(np.arange(groups), rows // groups)
 
-    def draw(rng: np.random.Generator) -> tuple[SharedRows, Right]:
+    def draw(rng):
         first, second = of_row, np.arange(len(of_row)) + 1_000_000
         if sentences > 1:
             one = rng.integers(0, sentences, len(of_row))
@@ -195,10 +164,10 @@ def topics(groups: int, rows: int, alike: float, sentences: int = 1) -> Draw:
     return draw
 
 
-def dyads(sentences: int, rows: int, alike: float) -> Draw:
+def dyads(sentences, rows, alike):
     """Pairs of some sentences, each of which is more or less difficult."""
 
-    def draw(rng: np.random.Generator) -> tuple[SharedRows, Right]:
+    def draw(rng):
         first = rng.integers(0, sentences, rows)
         second = (first + rng.integers(1, sentences, rows)) % sentences
         hard = rng.normal(size=sentences) * alike**0.5
@@ -208,23 +177,29 @@ def dyads(sentences: int, rows: int, alike: float) -> Draw:
     return draw
 
 
+# Of a way to draw rows how seldom an interval of all of them may hold the truth, and how much wider
+# the other one may be.
+DRAWN: dict[str, tuple[Draw, float, float]] = {
+    "6 topics": (topics(6, 600, 0.1), 0.7, 5.0),
+    "20 topics of 8 sentences": (topics(20, 600, 0.1, 8), 0.8, 2.5),
+    "pairs": (dyads(310, 434, 0.25), 0.93, 1.6),
+    "20 topics that are alike": (topics(20, 600, 0.0), 1.0, 1.2),
+    "200 topics": (topics(200, 600, 0.5), 0.9, 1.6),
+    "pairs of few sentences": (dyads(100, 434, 0.2), 0.88, 2.0),
+    "pairs that are independent": (dyads(310, 434, 0.0), 1.0, 1.15),
+}
+SOME = 3  # of these are drawn in the default run
+
+
 @pytest.mark.parametrize(
-    ("draw", "by_rows", "wider"),
-    [
-        pytest.param(topics(20, 600, 0.0), 1.0, 1.2, id="20 topics that are alike"),
-        pytest.param(topics(6, 600, 0.1), 0.7, 5.0, id="6 topics"),
-        pytest.param(topics(20, 600, 0.1, 8), 0.8, 2.5, id="20 topics of 8 sentences"),
-        pytest.param(topics(200, 600, 0.5), 0.9, 1.6, id="200 topics"),
-        pytest.param(dyads(310, 434, 0.25), 0.93, 1.6, id="pairs"),
-        pytest.param(dyads(100, 434, 0.2), 0.88, 2.0, id="pairs of few sentences"),
-        pytest.param(dyads(310, 434, 0.0), 1.0, 1.15, id="pairs that are independent"),
-    ],
-)
-def test_an_interval_of_the_rows_that_count_holds_the_truth(
-    draw: Draw, by_rows: float, wider: float
-) -> None:
+    "name",
+    [*list(DRAWN)[:SOME],
+     *(pytest.param(name, marks=pytest.mark.long) for name in list(DRAWN)[SOME:])],
+)  # fmt: skip
+def test_an_interval_of_the_rows_that_count_holds_the_truth(name):
     """In 95% of 300 draws, less two standard errors. One of all rows does so less often than
     `by_rows` if rows are alike. It is at most so much `wider`."""
+    draw, by_rows, wider = DRAWN[name]
     rng, held, widths = np.random.default_rng(1), np.zeros(2), np.zeros(2)
     for _ in range(SETS):
         shared, right = draw(rng)
@@ -237,7 +212,8 @@ def test_an_interval_of_the_rows_that_count_holds_the_truth(
     assert widths[1] / widths[0] <= wider
 
 
-def test_a_correlation_of_scores_is_known_by_topics_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_a_correlation_of_scores_is_known_by_topics_only(monkeypatch):
     """Scores and answers of a topic are alike; the errors are not."""
     monkeypatch.setattr(intervals, "_RESAMPLES", 200)
     rng, held, sets = np.random.default_rng(0), np.zeros(2), 150
@@ -252,37 +228,7 @@ def test_a_correlation_of_scores_is_known_by_topics_only(monkeypatch: pytest.Mon
     assert held[0] / sets < 0.75 < 0.9 <= held[1] / sets
 
 
-def test_topics_of_one_size_have_the_cluster_robust_variance_of_statsmodels() -> None:
-    rng, of_row = np.random.default_rng(0), np.repeat(np.arange(30), 40)
-    values = rng.normal(size=30)[of_row] + rng.normal(size=1200)
-    fitted = sm.OLS(values, np.ones(1200)).fit(
-        cov_type="cluster", cov_kwds={"groups": of_row}, use_t=True
-    )
-    half = float(fitted.conf_int()[0, 1] - fitted.params[0])
-    worth = SharedRows(of_row).worth(values)
-    assert t.ppf(0.975, 1199) * values.std(ddof=1) / worth**0.5 == pytest.approx(half, rel=0.01)
-
-
-def test_pairs_have_the_dyadic_variance() -> None:
-    """Compared with the sum over all pairs of rows that share a sentence; every row is linked to
-    every other."""
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 60, (2, 500))  # some pairs twice, some of one sentence
-    hard = rng.normal(size=60)
-    values = hard[first] + hard[second] + rng.normal(size=500)
-    one, other = first[:, None], second[:, None]
-    related = (one == first) | (one == second) | (other == first) | (other == second)
-    centre = np.eye(500) - 1 / 500
-    away, matrix = centre @ values, centre @ related
-    degrees = np.trace(matrix) ** 2 / np.trace(matrix @ matrix)
-    ratio = (away @ related @ away) / np.trace(matrix) / values.var(ddof=1)
-    wider = t.ppf(0.975, degrees) / t.ppf(0.975, 499)
-    assert SharedRows(first, second).worth(values) == pytest.approx(
-        500 / ratio / wider**2, rel=0.01
-    )
-
-
-def test_what_nothing_is_known_of_counts_once() -> None:
+def test_what_nothing_is_known_of_counts_once():
     """Without an error, or with one sentence in all rows, which is no bond if there is another."""
     of_row, right = np.repeat(np.arange(100), 3), np.ones(300)
     shared = SharedRows(of_row)
@@ -304,28 +250,24 @@ Counts = NDArray[np.int64]
 CONFUSION = np.array([[0.85, 0.1, 0.05], [0.1, 0.8, 0.1], [0.02, 0.08, 0.9]])
 
 
-def answers(
-    draw: np.random.Generator, rows: int, sure: float = 3.0
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def answers(draw, rows, sure=3.0):
     """Draw confidences, and whether each answer is right; an overconfident model."""
     odds = np.abs(draw.normal(sure, 2, rows))
     return 2 * expit(odds) - 1, draw.random(rows) < expit(0.7 * odds)
 
 
-def counted(confidence: NDArray[Any]) -> Counts:
+def counted(confidence):
     bins = label_free.confidence_bins(confidence)
     return np.bincount(bins, minlength=label_free.CONFIDENCE_BINS)
 
 
-def reference(confidence: NDArray[Any], right: NDArray[np.bool_]) -> Counts:
+def reference(confidence, right):
     return np.stack([counted(confidence[~right]), counted(confidence[right])])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("rows", "file_rows"), [(100, 100), (400, 2000), (2000, 200)])
-def test_the_accuracys_interval_holds_in_95_of_100_draws(
-    monkeypatch: pytest.MonkeyPatch, rows: int, file_rows: int
-) -> None:
+def test_the_accuracys_interval_holds_in_95_of_100_draws(monkeypatch, rows, file_rows):
     """And the difference's holds 0 as often."""
     monkeypatch.setattr(label_free, "_RESAMPLES", 500)
     truth = answers(np.random.default_rng(9), 1_000_000)[1].mean()
@@ -339,7 +281,7 @@ def test_the_accuracys_interval_holds_in_95_of_100_draws(
     assert change_held >= 0.925  # within three standard errors
 
 
-def test_a_harder_file_is_seen_and_its_accuracy_estimated() -> None:
+def test_a_harder_file_is_seen_and_its_accuracy_estimated():
     draw = np.random.default_rng(0)
     known, file = reference(*answers(draw, 2000)), answers(draw, 2000, sure=1.5)
     accuracy, change = label_free.estimated_accuracy(known, counted(file[0]))
@@ -349,9 +291,7 @@ def test_a_harder_file_is_seen_and_its_accuracy_estimated() -> None:
 
 
 @pytest.mark.parametrize("shares", [(0.2, 0.3, 0.5), (0.6, 0.3, 0.1)])
-def test_the_shares_of_the_classes_are_estimated_from_the_answers(
-    monkeypatch: pytest.MonkeyPatch, shares: tuple[float, ...]
-) -> None:
+def test_the_shares_of_the_classes_are_estimated_from_the_answers(monkeypatch, shares):
     monkeypatch.setattr(label_free, "_RESAMPLES", 300)
     draw, held = np.random.default_rng(0), np.zeros(3)
     for _ in range(300):
@@ -361,12 +301,11 @@ def test_the_shares_of_the_classes_are_estimated_from_the_answers(
         found = label_free.estimated_shares(
             known, draw.multinomial(500, np.array(shares) @ CONFUSION)
         )
-        assert found is not None
         held += [one.low <= share <= one.high for one, share in zip(found, shares, strict=True)]
     assert (held / 300 >= 0.925).all()  # 0.95 within two standard errors
 
 
-def test_shares_are_not_estimated_of_classes_that_are_hardly_found() -> None:
+def test_shares_are_not_estimated_of_classes_that_are_hardly_found():
     rare = np.array([[80, 5], [2, 3]])
     missed = np.array([[80, 5], [60, 30]])
     assert label_free.estimated_shares(rare, np.array([50, 50])) is None
@@ -374,9 +313,7 @@ def test_shares_are_not_estimated_of_classes_that_are_hardly_found() -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_counts_of_one_distribution_are_told_apart_in_5_of_100_draws(
-    monkeypatch: pytest.MonkeyPatch, ordered: bool
-) -> None:
+def test_counts_of_one_distribution_are_told_apart_in_5_of_100_draws(monkeypatch, ordered):
     monkeypatch.setattr(label_free, "_PERMUTATIONS", 199)
     draw, shares = np.random.default_rng(3), np.array([0.5, 0.3, 0.15, 0.05])
     ps = [
@@ -391,15 +328,13 @@ def test_counts_of_one_distribution_are_told_apart_in_5_of_100_draws(
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_rows_that_share_a_sentence_raise_few_false_alarms(
-    monkeypatch: pytest.MonkeyPatch, ordered: bool
-) -> None:
+def test_rows_that_share_a_sentence_raise_few_false_alarms(monkeypatch, ordered):
     """Files of 100 sentences in three rows each, which mostly have the same cell."""
     monkeypatch.setattr(label_free, "_PERMUTATIONS", 199)
     draw, sentence = np.random.default_rng(3), np.repeat(np.arange(100), 3)
     shared, alarms = SharedRows(sentence), np.zeros(2)
 
-    def cells() -> tuple[Counts, float]:
+    def cells():
         of_row = draw.integers(0, 6, 100)[sentence]
         of_row = np.where(draw.random(300) < 0.8, of_row, draw.integers(0, 6, 300))
         values = of_row if ordered else of_row[:, None] == np.arange(6)
@@ -413,9 +348,7 @@ def test_rows_that_share_a_sentence_raise_few_false_alarms(
     assert alarms[1] / 400 <= 0.072  # within two standard errors
 
 
-def test_a_classifier_tells_texts_apart_only_if_they_differ(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_classifier_tells_texts_apart_only_if_they_differ(monkeypatch):
     monkeypatch.setattr(label_free, "_CLASSIFIERS", 100)
     draw, is_file, found = np.random.default_rng(0), np.arange(90) < 60, []
     for _ in range(150):
@@ -433,9 +366,7 @@ def test_a_classifier_tells_texts_apart_only_if_they_differ(
 ROWS, DRAWS = 1000, 1500
 
 
-def check_coverage(
-    known: NDArray[Any], predicted: NDArray[Any], truth: float, labelled: int
-) -> float:
+def check_coverage(known, predicted, truth, labelled):
     """Assert that 95% intervals hold in the draws, each a column. Returns their mean width."""
     found = label_free.share_intervals(
         known[:labelled], predicted[:labelled], predicted.mean(0), predicted.var(0), ROWS
@@ -447,7 +378,7 @@ def check_coverage(
 
 @pytest.mark.parametrize("labelled", [50, 100])
 @pytest.mark.parametrize("sure", [0.5, 3.0, 6.0])
-def test_the_accuracys_interval_holds(sure: float, labelled: int) -> None:
+def test_the_accuracys_interval_holds(sure, labelled):
     draw = np.random.default_rng(0)
     odds = np.abs(draw.normal(sure, 2, (ROWS, DRAWS)))
     right = draw.random((ROWS, DRAWS)) < expit(0.7 * odds)
@@ -457,9 +388,7 @@ def test_the_accuracys_interval_holds(sure: float, labelled: int) -> None:
 @pytest.mark.parametrize(
     ("share", "right", "wide"), [(0.03, 0.95, 2), (0.5, 0.95, 0.7), (0.3, 0.5, 1.1)]
 )
-def test_a_classs_share_is_known_better_by_a_good_model(
-    share: float, right: float, wide: float
-) -> None:
+def test_a_classs_share_is_known_better_by_a_good_model(share, right, wide):
     """Answers that are right by chance cost next to nothing."""
     draw = np.random.default_rng(0)
     truth = draw.random((ROWS, DRAWS)) < share
@@ -469,14 +398,12 @@ def test_a_classs_share_is_known_better_by_a_good_model(
     assert width < wide * (alone.high - alone.low)
 
 
-def noisy(
-    draw: np.random.Generator, rows: int, classes: int = 3
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def noisy(draw, rows, classes=3):
     first = draw.choice(classes, rows, p=[0.6, 0.3, 0.1])
     return first, np.where(draw.random(rows) < 0.7, first, draw.integers(0, classes, rows))
 
 
-def test_the_interval_of_kappa_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interval_of_kappa_holds(monkeypatch):
     monkeypatch.setattr(intervals, "_RESAMPLES", 500)
     draw = np.random.default_rng(0)
     truth, held = cohen_kappa_score(*noisy(draw, 500_000)), 0
@@ -486,7 +413,7 @@ def test_the_interval_of_kappa_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held / 200 >= 0.92  # 0.95 within two standard errors
 
 
-def test_kappa_of_equal_and_of_constant_answers() -> None:
+def test_kappa_of_equal_and_of_constant_answers():
     same = np.array([0, 1] * 20)
     found = other_answers.kappa(same, same)
     assert (found.value, found.high) == (1, 1)

@@ -1,8 +1,6 @@
 """Runs are folders of events: named once, read while they are written, isolated from damaged ones;
 what their events add up to, and which pairs they were trained on."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import json
@@ -35,10 +33,10 @@ from finetune.tasks.base import DecisionRule
 from finetune.ui import choosers
 from finetune.ui.run_view import blank, table
 from tests.support import toys
-from tests.support.judging import judged, write_csv
+from tests.support.uploads import judged, write_csv
 
 
-def test_a_run_is_its_folder(store: RunStore) -> None:
+def test_a_run_is_its_folder(store):
     run, gone = store.create(RunConfig(name="first")), store.create(RunConfig())
     store.delete(gone)
     ahead = store.create(RunConfig(), run_id=f"20991231-235959-999999{'x' * 12}")
@@ -57,9 +55,7 @@ def test_a_run_is_its_folder(store: RunStore) -> None:
     assert again.title() == "first"
 
 
-def test_runs_of_one_configuration_have_titles_of_their_own(
-    store: RunStore, tmp_path: Path
-) -> None:
+def test_runs_of_one_configuration_have_titles_of_their_own(store, tmp_path):
     file = tmp_path / "tickets.csv"
     file.write_text("sentence1,sentence2,label\na,b,0\n")
     upload = RunConfig(dataset=store.uploads.add({"train": file}), checkpoint="owner/small")
@@ -81,7 +77,7 @@ def test_runs_of_one_configuration_have_titles_of_their_own(
         named_run(Path("tickets-1"), store.root)
 
 
-def test_events_are_read_while_they_are_written(store: RunStore) -> None:
+def test_events_are_read_while_they_are_written(store):
     """Each event is read once. Half a line waits for its end, and a damaged line hides no other."""
     run = store.create(RunConfig())
     run.append(events.Saved(step=1))
@@ -119,7 +115,7 @@ DAMAGE: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", ["config.json", "about.json", "job.json", "best/config.json"])
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -> None:
+def test_a_damaged_run_hides_no_other(store, name, damage):
     """Every list of runs is read with one damaged and one valid run."""
     whole, damaged = store.create(RunConfig(name="whole")), store.create(RunConfig())
     for run in (whole, damaged):
@@ -147,9 +143,7 @@ def test_a_damaged_run_hides_no_other(store: RunStore, name: str, damage: str) -
         assert damaged.title() == "bundled-1"
 
 
-def test_a_write_replaces_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_replaces_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     write_atomically(path, "old")
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
@@ -170,11 +164,11 @@ def test_a_write_replaces_whole_or_not_at_all(
         ({"dataset": "upload/x"}, "", "own-files"), ({"dataset": "upload/x"}, "!.csv", "own-files"),
     ],
 )  # fmt: skip
-def test_a_run_is_named_by_its_data(values: dict[str, Any], files: str, expected: str) -> None:
+def test_a_run_is_named_by_its_data(values, files, expected):
     assert data_name(RunConfig(**values), files) == expected
 
 
-def test_a_run_of_an_older_version_has_a_name(store: RunStore) -> None:
+def test_a_run_of_an_older_version_has_a_name(store):
     run = store.create(RunConfig())
     about = json.loads((run.folder / "about.json").read_text())
     del about["title"]
@@ -189,7 +183,7 @@ HEAD = ("sentence1", "sentence2", "label")
 
 
 @pytest.fixture
-def toy_run(store: RunStore, toy_checkpoint: Path) -> Run:
+def toy_run(store, toy_checkpoint) -> Run:
     toy_run = store.create(RunConfig(max_length=32))
     toys.copy_model(toy_checkpoint, toy_run.best)
     pair_index.write_pair_index(
@@ -198,21 +192,20 @@ def toy_run(store: RunStore, toy_checkpoint: Path) -> Run:
     return toy_run
 
 
-def hashes(pairs: list[tuple[Any, Any]]) -> Any:
+def hashes(pairs):
     return pair_index.pair_hashes(*(list(side) for side in zip(*pairs, strict=True)))
 
 
-def contained(toy_run: Run, split: str, numbers: Any) -> list[bool]:
+def contained(toy_run, split, numbers):
     index = pair_index.read_pair_index(toy_run)
-    assert index is not None
     return index.among(split, numbers).tolist()  # type: ignore[no-any-return]
 
 
-def labelled(pairs: list[tuple[str, str]]) -> list[tuple[str, ...]]:
+def labelled(pairs):
     return [(*pair, str(n % 2)) for n, pair in enumerate(pairs)]
 
 
-def test_a_pair_is_known_in_either_order_and_as_leaks_are_compared(toy_run: Run) -> None:
+def test_a_pair_is_known_in_either_order_and_as_leaks_are_compared(toy_run):
     pairs: list[tuple[Any, Any]] = [
         ("a cat sees the dog 3 .", "the cat sees dog 3 ."),
         ("The CAT  sees dog 3", "a cat sees\tthe dog 3!"),
@@ -227,9 +220,7 @@ def test_a_pair_is_known_in_either_order_and_as_leaks_are_compared(toy_run: Run)
     assert contained(toy_run, "validation", sentences) == [False, False]
 
 
-def test_rows_that_were_trained_on_are_marked_and_scored_apart(
-    toy_run: Run, tmp_path: Path
-) -> None:
+def test_rows_that_were_trained_on_are_marked_and_scored_apart(toy_run, tmp_path):
     new = [(f"the bee has {n} .", f"a bee has {n} .") for n in range(30)]
     swapped = [pair[::-1] for pair in TRAINED[:5]]
     rows = [*labelled(TRAINED[5:]), *labelled(new), *labelled(swapped), *labelled(VALIDATED)]
@@ -274,7 +265,7 @@ EXAMPLES: list[events.Event] = [
 BY_KIND = {getattr(event, "event", ""): event for event in EXAMPLES}
 
 
-def test_an_event_survives_its_line_without_numbers_that_are_not_finite() -> None:
+def test_an_event_survives_its_line_without_numbers_that_are_not_finite():
     """A score that is none is left out, and the evaluation counts: its model may be the best."""
     for event in BY_KIND.values():
         line = event.model_dump_json()
@@ -289,7 +280,7 @@ def test_an_event_survives_its_line_without_numbers_that_are_not_finite() -> Non
     assert events.from_json(infinite.model_dump_json()) == scored
 
 
-def test_a_line_that_is_no_event_is_skipped() -> None:
+def test_a_line_that_is_no_event_is_skipped():
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("step", {"step": 1.5}), ("saved", {"step": "7"}), ("prepared", {"labels": [1, 2]}),
         ("evaluated", {"metrics": {"f1": "0.8"}}), ("evaluated", {"metrics": [0.8]}),
@@ -302,43 +293,37 @@ def test_a_line_that_is_no_event_is_skipped() -> None:
         assert events.from_json(line) is None
 
 
-def stepped(step: int, time: float, rate: float = 8.0) -> events.Stepped:
+def stepped(step, time, rate=8.0):
     return events.Stepped(
         time=time, step=step, epoch=step / 10, loss=1 / step, learning_rate=1e-5,
         samples_per_second=rate,
     )  # fmt: skip
 
 
-def evaluated(step: int, f1: float, best: bool) -> events.Evaluated:
+def evaluated(step, f1, best):
     return events.Evaluated(step=step, epoch=1.0, metrics={"f1": f1}, seconds=1.0, best=best)
 
 
-def test_a_whole_run() -> None:
+def test_a_whole_run():
     (prepared,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
     empty = RunSummary().fold([])
     assert (empty.status, empty.step, empty.total_steps) == ("waiting", 0, 0)
     assert (empty.best, empty.seconds_left) == (None, None)
     stream = [
-        events.Started(time=100.0, device="CPU"),
-        prepared.model_copy(update={"total_steps": 20}),
-        stepped(1, 110.0),
-        stepped(11, 120.0),
-        evaluated(11, 0.7, best=True),
-        events.Saved(step=11),
-        evaluated(20, 0.6, best=False),
-        events.Finished(time=140.0, step=20, seconds=30.0),
-    ]
+        events.Started(time=100.0, device="CPU"), prepared.model_copy(update={"total_steps": 20}),
+        stepped(1, 110.0), stepped(11, 120.0), evaluated(11, 0.7, best=True), events.Saved(step=11),
+        evaluated(20, 0.6, best=False), events.Finished(time=140.0, step=20, seconds=30.0),
+    ]  # fmt: skip
     halfway = RunSummary().fold(stream[:4])
     assert (halfway.status, halfway.phase, halfway.seconds_left) == ("running", "train", 9.0)
     whole = copy.deepcopy(halfway).fold(stream[4:])
     assert whole == RunSummary().fold(stream)
     assert whole.status == "finished"
     assert whole.ended - whole.began == 40.0
-    assert whole.best is not None
     assert whole.best.step == whole.saved_step == 11
 
 
-def test_what_is_done_again_is_forgotten() -> None:
+def test_what_is_done_again_is_forgotten():
     stream = [stepped(1, 1), stepped(4, 4), evaluated(4, 0.5, best=True), events.Saved(step=4)]
     stream += [stepped(8, 8), evaluated(8, 0.6, best=True), events.Saved(step=8)]
     failed = RunSummary().fold([*stream, events.Failed(error="too big", remedy="make it smaller")])
@@ -346,11 +331,10 @@ def test_what_is_done_again_is_forgotten() -> None:
     resumed = failed.fold([events.Resumed(step=4)])
     assert (resumed.status, resumed.error, resumed.remedy) == ("running", "", "")
     assert [event.step for event in resumed.train] == [1, 4]
-    assert resumed.best is not None
     assert resumed.best.step == resumed.saved_step == 4
 
 
-def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_speed() -> None:
+def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_speed():
     last = 3 * MAX_POINTS + 1
     curve = RunSummary().fold(
         stepped(n, n, 0.1 if n == last - 5 else 10.0) for n in range(1, last + 1)
@@ -363,14 +347,10 @@ def test_a_long_curve_is_thinned_evenly_and_one_slow_interval_does_not_move_the_
     assert curve.samples_per_second == 10.0
 
 
-def test_the_time_between_the_lives_of_a_run_is_not_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_time_between_the_lives_of_a_run_is_not_counted(monkeypatch):
     """A run that was stopped for a night, killed silently or failed continues the next day."""
 
-    def seconds(
-        stream: list[events.Event], now: float = 90_020.0, waits: bool = False
-    ) -> float | None:
+    def seconds(stream, now=90_020.0, waits=False):
         monkeypatch.setattr(events, "now", lambda: now)
         state = RunSummary().fold(stream)
         return run_table.training_seconds(replace(state, status="waiting") if waits else state)
@@ -394,18 +374,17 @@ def test_the_time_between_the_lives_of_a_run_is_not_counted(
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path) -> Run:
     return RunStore(tmp_path / "runs").create(RunConfig())
 
 
-def begin(job: JobFolder) -> None:
+def begin(job):
     job.append(events.PhaseStarted(phase=Phase.START))
 
 
-def test_without_a_worker_a_run_was_interrupted_or_stopped(run: Run) -> None:
+def test_without_a_worker_a_run_was_interrupted_or_stopped(run):
     begin(run)
     lock = hold_lock(run.lock_file)
-    assert lock is not None
     assert (run.state().status, run.state().end_recorded) == ("running", False)
     os.close(lock)
     assert (run.state().status, run.state().end_recorded) == ("interrupted", False)
@@ -415,7 +394,7 @@ def test_without_a_worker_a_run_was_interrupted_or_stopped(run: Run) -> None:
     assert (run.state().status, run.state().end_recorded) == ("finished", True)
 
 
-def test_what_waits_has_not_ended_for_those_who_ask(run: Run) -> None:
+def test_what_waits_has_not_ended_for_those_who_ask(run):
     run.append(events.Failed(error="the network"))
     Queue(run.folder.parent).add(run.id)
     assert (run.state().status, run.state().error) == ("waiting", "")
@@ -424,7 +403,7 @@ def test_what_waits_has_not_ended_for_those_who_ask(run: Run) -> None:
     assert (run.state().status, run.state().error) == ("failed", "the network")
 
 
-def test_another_job_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
+def test_another_job_in_the_same_folder_begins_anew(tmp_path):
     job = JobFolder(tmp_path / "check")
     assert job.state().status == "none"
     for ending in (events.Failed(error="too long"), events.Finished(step=0, seconds=0.0)):

@@ -1,7 +1,5 @@
 """Hyperparameter search: its space, its budget, its trials as runs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -10,9 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from optuna.trial import TrialState
@@ -20,7 +16,7 @@ from optuna.trial import TrialState
 from finetune.__main__ import main as command_line
 from finetune.config import RunConfig
 from finetune.engines import registry, spending
-from finetune.engines.base import EngineSpec, write_spec
+from finetune.engines.base import write_spec
 from finetune.engines.registry import make_spec
 from finetune.errors import ConfigError, FinetuneError, JobError
 from finetune.hub import model_card
@@ -31,31 +27,22 @@ from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore
 from finetune.search import driver, results
-from finetune.search.space import (
-    Budget,
-    Space,
-    around,
-    default_space,
-    describe_outside,
-    outside,
-    read_space,
-    searchable,
-)
+from finetune.search import space as ranges
 from finetune.search.study import Study, create_study, find_study, studies, trial_run
 from finetune.ui import compare_view
 from tests.support import stand_in as stand_in_workers
 from tests.support import toys
-from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.hub import TOKEN
 from tests.support.waiting import until
 
 BASE = RunConfig(max_steps=50)
-RATES: Space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+RATES: ranges.Space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
 T4 = make_spec("hub-job", {"flavor": "t4-small", "minutes": 30, "price": 0.8})
 CPU = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
 
 
 @pytest.fixture
-def stand_in(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def stand_in(store, monkeypatch) -> Iterator[None]:
     """Workers that train nothing: a rate's F1 is the better the nearer it is to the default."""
     stand_in_workers.use(monkeypatch)
     yield
@@ -64,11 +51,11 @@ def stand_in(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 @pytest.fixture
-def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_begins(monkeypatch) -> None:
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
 
 
-def finish_all(store: RunStore) -> None:
+def finish_all(store):
     """End each run that waits, in place of a worker."""
     queue = Queue(store.root)
     for run_id in queue.waiting():
@@ -77,7 +64,7 @@ def finish_all(store: RunStore) -> None:
             store.get(run_id).append(event)
 
 
-def go_on(store: RunStore, study: Study, done: Callable[[], bool] = lambda: False) -> None:
+def go_on(store, study, done=lambda: False):
     """Advance a study as the app does, to its end or until it is done."""
     deadline = time.monotonic() + 90
     while driver.advance(store, study) and not done():
@@ -86,24 +73,24 @@ def go_on(store: RunStore, study: Study, done: Callable[[], bool] = lambda: Fals
         time.sleep(0.02)
 
 
-def ended(study: Study) -> int:
+def ended(study):
     return sum(trial.state.is_finished() for trial in study.trials())
 
 
-def test_a_space_is_read_as_people_write_it() -> None:
+def test_a_space_is_read_as_people_write_it():
     text = {
         "learning_rate": "1e-5..3e-4",
         "per_device_train_batch_size": "8, 16,8",
         "warmup_ratio": "",
     }
-    assert read_space(text) == {
+    assert ranges.read_space(text) == {
         "learning_rate": Range(1e-5, 3e-4, log=True),
         "per_device_train_batch_size": (8, 16),
-        "warmup_ratio": searchable()["warmup_ratio"],
+        "warmup_ratio": ranges.searchable()["warmup_ratio"],
     }
-    assert len(default_space()) == 4
+    assert len(ranges.default_space()) == 4
     with pytest.raises(ConfigError) as error:
-        read_space({
+        ranges.read_space({
             "seed": "1..3", "learning_rate": "3e-4..1e-5", "weight_decay": "0.1", "lora_r": "x, y",
             "frozen_layers": "0..900", "num_train_epochs": "0..5",
         })  # fmt: skip
@@ -112,7 +99,7 @@ def test_a_space_is_read_as_people_write_it() -> None:
     }  # fmt: skip
     assert "0 means Automatic" in str(error.value.problems["num_train_epochs"])
     with pytest.raises(ConfigError, match="space is empty"):
-        read_space({})
+        ranges.read_space({})
 
 
 @pytest.mark.parametrize(
@@ -131,14 +118,13 @@ def test_a_space_is_read_as_people_write_it() -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_searched_is_named(
-    store: RunStore, values: dict[str, Any], over: dict[str, str], budget: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_searched_is_named(store, values, over, budget, said):
     parallel, space = budget.pop("parallel", 1), over or {"learning_rate": ""}
     with pytest.raises(ConfigError, match=said):
         driver.begin_search(
-            store, RunConfig(**values), read_space(space), Budget(**budget), parallel=parallel
-        )
+            store, RunConfig(**values), ranges.read_space(space), ranges.Budget(**budget),
+            parallel=parallel,
+        )  # fmt: skip
     assert not studies(store)
 
 
@@ -153,44 +139,42 @@ def test_what_cannot_be_searched_is_named(
         ),
     ],
 )
-def test_bounds_hold_though_the_form_lies_outside_of_them(
-    store: RunStore, values: dict[str, Any], over: dict[str, str], apart: str
-) -> None:
+def test_bounds_hold_though_the_form_lies_outside_of_them(store, values, over, apart):
     """The first trial is the form all the same; nothing is learned from it."""
-    config, space = RunConfig(**values), read_space(over)
-    study = create_study(store, config, space, Budget(30))
-    assert describe_outside(space, study.outside) == apart
+    config, space = RunConfig(**values), ranges.read_space(over)
+    study = create_study(store, config, space, ranges.Budget(30))
+    assert ranges.describe_outside(space, study.outside) == apart
     first = study.draw()
     assert study.values(study.trials()[0]) == {name: getattr(config, name) for name in over}
     study.optuna_study.tell(first.number, 1.0)
     for number in range(1, 25):  # eight are drawn at random
         trial = study.draw()
         assert trial.params.keys() == space.keys()
-        assert outside(space, trial.params) == {}
+        assert ranges.outside(space, trial.params) == {}
         study.optuna_study.tell(trial.number, number / 100)
     again = Study(study.folder)
     assert again.settings.space == space
     rows = results.list_trials(store, again)
     assert [results.has_position(again, row) for row in rows] == [True] * 25
     drawn = {name: results.axis(again, name) for name in again.outside}
-    assert outside(drawn, study.config.to_dict()) == {}
+    assert ranges.outside(drawn, study.config.to_dict()) == {}
     assert (rows[0].state, rows[0].values.items() >= study.outside.items()) == ("finished", True)
 
 
-def test_usual_ranges_lie_around_the_form_and_given_ones_stay() -> None:
+def test_usual_ranges_lie_around_the_form_and_given_ones_stay():
     config = RunConfig(num_train_epochs=10, learning_rate=1e-3, per_device_train_batch_size=4)
-    usual = default_space()
-    assert around(usual, config) == usual | {
+    usual = ranges.default_space()
+    assert ranges.around(usual, config) == usual | {
         "num_train_epochs": Range(5, 15),
         "learning_rate": Range(5e-4, 1.5e-3, log=True),
         "per_device_train_batch_size": (4, 8, 16, 32),
     }
-    given = read_space({"num_train_epochs": "1..3"})
-    assert around(given, config) == given
+    given = ranges.read_space({"num_train_epochs": "1..3"})
+    assert ranges.around(given, config) == given
 
 
-def test_the_first_trial_has_numbers_for_what_is_automatic_and_searched(store: RunStore) -> None:
-    first = driver.first_trial(store, RunConfig(), default_space())
+def test_the_first_trial_has_numbers_for_what_is_automatic_and_searched(store):
+    first = driver.first_trial(store, RunConfig(), ranges.default_space())
     assert (first.learning_rate, first.per_device_train_batch_size) == (7e-5, 16)
     assert first.num_train_epochs == 4
     assert first.eval_steps == RunConfig().eval_steps
@@ -199,11 +183,9 @@ def test_the_first_trial_has_numbers_for_what_is_automatic_and_searched(store: R
 
 
 @pytest.mark.long
-def test_a_search_from_its_first_trial_to_the_card_of_its_best(
-    store: RunStore, stand_in: None
-) -> None:
+def test_a_search_from_its_first_trial_to_the_card_of_its_best(store, stand_in):
     start = BASE.changed(learning_rate=5e-4)
-    study = driver.begin_search(store, start, RATES, Budget(12))
+    study = driver.begin_search(store, start, RATES, ranges.Budget(12))
     go_on(store, study)
     rows = results.list_trials(store, study)
     # Trials are runs, of which the first is the form; those that are behind end early.
@@ -221,12 +203,11 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
             assert "the worst quarter" in run.state().error
             assert 0 < len(row.curve) < 5
     best = results.best_trial(rows)
-    assert best is not None
     assert (best.score or 0) > (rows[0].score or 0) > 0
     # Other seeds say what to expect of the best.
     again = results.repeat_best(store, study)
 
-    def all_finished() -> bool:
+    def all_finished():
         scheduler.dispatch_queue(store)  # no app is here to look again
         return all(run.state().status == "finished" for run in again)
 
@@ -234,7 +215,6 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
     assert len({study.config.seed, *(run.config().seed for run in again)}) == 4
     assert results.progress(store, study, rows) == results.Progress(True, True, False)
     spread = results.repeats(store, study)
-    assert spread is not None
     assert spread.count == 3
     assert spread.mean == pytest.approx(best.score)
     with pytest.raises(JobError, match="repeated already"):
@@ -256,13 +236,13 @@ def test_a_search_from_its_first_trial_to_the_card_of_its_best(
 
 
 @pytest.mark.long
-def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_goes_on(
-    store: RunStore, stand_in: None
-) -> None:
-    study = driver.begin_search(store, BASE.changed(max_steps=100), RATES, Budget(5), pruning=False)
+def test_what_is_killed_stopped_or_deleted_is_drawn_again_by_another_process(store, stand_in):
+    study = driver.begin_search(
+        store, BASE.changed(max_steps=100), RATES, ranges.Budget(5), pruning=False
+    )
     go_on(store, study, lambda: ended(study) == 1)
 
-    def at_work() -> bool:
+    def at_work():
         run = trial_run(store, study.trials()[-1])
         return run is not None and run.is_alive() and run.state().step > 5
 
@@ -295,10 +275,8 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_and_another_process_go
 
 
 @pytest.mark.long
-def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
-    store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = driver.begin_search(store, BASE, RATES, Budget(50))
+def test_a_stopped_search_and_one_whose_trials_all_fail_end(store, stand_in, monkeypatch):
+    study = driver.begin_search(store, BASE, RATES, ranges.Budget(50))
     go_on(store, study, lambda: ended(study) == 1)
     study.stop()
     text = str(compare_view.search(store, study.id))
@@ -307,7 +285,7 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     assert "The search is over" in str(compare_view.search(store, study.id))
     assert len(study.trials()) <= 2
     monkeypatch.setattr(workers, "WORKER", "no.such.module")
-    failing = driver.begin_search(store, BASE, RATES, Budget(50))
+    failing = driver.begin_search(store, BASE, RATES, ranges.Budget(50))
     go_on(store, failing)
     assert [trial.state for trial in failing.trials()] == [TrialState.FAIL] * 5
     rates = [trial.params["learning_rate"] for trial in failing.trials()]
@@ -316,20 +294,18 @@ def test_a_stopped_search_and_one_whose_trials_all_fail_come_to_an_end(
     assert "Trial 4 failed:" in str(compare_view.search(store, failing.id))
 
 
-def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(store, monkeypatch):
     monkeypatch.setattr(scheduler, "dispatch_queue", finish_all)
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_RUNS", "2")
     with pytest.raises(FinetuneError, match="keeps no cookies"):
-        driver.begin_search(store.for_visitor(Visitor()), BASE, RATES, Budget(5))
+        driver.begin_search(store.for_visitor(Visitor()), BASE, RATES, ranges.Budget(5))
     ada = store.for_visitor(Visitor(("ada",)))
-    study = driver.begin_search(ada, BASE, RATES, Budget(5))
+    study = driver.begin_search(ada, BASE, RATES, ranges.Budget(5))
     with pytest.raises(FinetuneError, match="Your last search still goes on"):
-        driver.begin_search(ada, BASE, RATES, Budget(2))
+        driver.begin_search(ada, BASE, RATES, ranges.Budget(2))
 
-    def states() -> list[str]:
+    def states():
         return [row.state for row in results.list_trials(store, study)]
 
     # A trial without room is no failure: it waits, and its page says for what.
@@ -344,14 +320,14 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(
     assert not driver.advance(store, study)
     assert states()[-1] == "failed"
     with pytest.raises(FinetuneError, match="a visitor may keep 2"):
-        driver.begin_search(ada, BASE, RATES, Budget(5))
+        driver.begin_search(ada, BASE, RATES, ranges.Budget(5))
     assert studies(ada) == [study]
     assert studies(store.for_visitor(Visitor(("eve",)))) == []
 
 
-def test_importance_is_said_once_twenty_trials_have_finished(store: RunStore) -> None:
-    space: Space = {**RATES, "warmup_ratio": Range(0.0, 0.3)}
-    study, equal = (driver.begin_search(store, BASE, space, Budget(40)) for _ in range(2))
+def test_importance_is_said_once_twenty_trials_have_finished(store):
+    space: ranges.Space = {**RATES, "warmup_ratio": Range(0.0, 0.3)}
+    study, equal = (driver.begin_search(store, BASE, space, ranges.Budget(40)) for _ in range(2))
     for number in range(20):
         assert number < 19 or results.importance(study) is None
         trial = study.draw()
@@ -359,19 +335,16 @@ def test_importance_is_said_once_twenty_trials_have_finished(store: RunStore) ->
         study.optuna_study.tell(trial, 0.9 - 0.1 * away)
         equal.optuna_study.tell(equal.draw(), 0.9)
     found = results.importance(study)
-    assert found is not None
     assert list(found) == ["learning_rate", "warmup_ratio"]
     assert sum(found.values()) == pytest.approx(1)
     assert results.importance(equal) == {}
 
 
-def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
-    store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_whose_token_is_not_known_any_more_waits_for_it(store, hub, monkeypatch):
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     # As the app's scheduler does, whenever it is woken.
     monkeypatch.setattr(scheduler, "dispatch_queue", driver.advance_all)
-    options = {"budget": Budget(4), "spec": CPU, "parallel": 2}
+    options = {"budget": ranges.Budget(4), "spec": CPU, "parallel": 2}
     with pytest.raises(FinetuneError, match="not signed in"):
         driver.begin_search(store, BASE, RATES, **options)  # type: ignore[arg-type]
     study = driver.begin_search(store, BASE, RATES, token=TOKEN, **options)  # type: ignore[arg-type]
@@ -395,10 +368,8 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(
 
 
 @pytest.mark.parametrize("known", [{"job": "ada/1"}, {"attempt": 1}], ids=str)
-def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
-    store: RunStore, hub: LoopbackHub, nothing_begins: None, known: dict[str, Any]
-) -> None:
-    study = driver.begin_search(store, BASE, RATES, Budget(3), spec=CPU, token=TOKEN)
+def test_a_trial_whose_follower_fails_is_followed_again(store, hub, nothing_begins, known):
+    study = driver.begin_search(store, BASE, RATES, ranges.Budget(3), spec=CPU, token=TOKEN)
     assert driver.advance(store, study)
     (run,) = store.runs()
     write_spec(run, CPU.model_copy(update=known))
@@ -416,9 +387,9 @@ def test_a_trial_whose_follower_fails_is_followed_again_and_no_other_begun(
 
 
 @pytest.mark.long
-def test_two_processes_serve_one_study(store: RunStore, stand_in: None) -> None:
-    study = driver.begin_search(store, BASE, RATES, Budget(8), parallel=2, pruning=False)
-    words = [sys.executable, "-m", "tests.support.stand_in_search", str(store.root), study.id]
+def test_two_processes_serve_one_study(store, stand_in):
+    study = driver.begin_search(store, BASE, RATES, ranges.Budget(8), parallel=2, pruning=False)
+    words = [sys.executable, "-m", "tests.support.apps", "search", str(store.root), study.id]
     processes = [subprocess.Popen(words, stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(120) for process in processes] == [0, 0]
     trials = study.trials()
@@ -428,11 +399,9 @@ def test_two_processes_serve_one_study(store: RunStore, stand_in: None) -> None:
 
 
 @pytest.mark.parametrize(("spec", "drawn"), [(T4, 2), (None, 4)])
-def test_a_failed_trial_is_replaced_only_where_nothing_is_billed(
-    store: RunStore, nothing_begins: None, spec: EngineSpec | None, drawn: int
-) -> None:
+def test_a_failed_trial_is_replaced_where_nothing_is_billed(store, nothing_begins, spec, drawn):
     study = driver.begin_search(
-        store, BASE, RATES, Budget(2), spec=spec, token="secret", parallel=4
+        store, BASE, RATES, ranges.Budget(2), spec=spec, token="secret", parallel=4
     )
     for _ in range(2):
         driver.advance(store, study)
@@ -442,10 +411,8 @@ def test_a_failed_trial_is_replaced_only_where_nothing_is_billed(
     assert len(study.trials()) == drawn
 
 
-def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_search(
-    store: RunStore, nothing_begins: None
-) -> None:
-    study = driver.begin_search(store, BASE, RATES, Budget(1), spec=T4, token="secret")
+def test_repeating_the_best_trial_shows_its_price_and_has_the_searchs_token(store, nothing_begins):
+    study = driver.begin_search(store, BASE, RATES, ranges.Budget(1), spec=T4, token="secret")
     assert driver.advance(store, study)
     (run,) = store.runs()
     Queue(store.root).remove(run.id)
@@ -458,18 +425,16 @@ def test_repeating_the_best_trial_shows_its_price_and_takes_the_token_of_the_sea
     assert [registry.kept_token(run.id) for run in again] == ["secret"] * 3
 
 
-def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing_else(
-    store: RunStore, stand_in: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs(store, stand_in, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(scheduler, "dispatch_queue", finish_all)
-        short = driver.begin_search(store, BASE, RATES, Budget(trials=0, minutes=0.005))
+        short = driver.begin_search(store, BASE, RATES, ranges.Budget(trials=0, minutes=0.005))
         go_on(store, short)
         assert short.trials()
         results.delete_search(store, short)
         other = store.create(BASE)
         form = BASE.changed(max_steps=5000)
-        study = driver.begin_search(store, form, RATES, Budget(trials=2, minutes=10))
+        study = driver.begin_search(store, form, RATES, ranges.Budget(trials=2, minutes=10))
         go_on(store, study)
     rows = results.list_trials(store, study)
     seconds = [row.seconds for row in rows]
@@ -486,10 +451,8 @@ def test_a_search_that_is_over_stays_so_and_is_deleted_with_its_runs_and_nothing
     assert studies(store) == []
 
 
-def test_a_run_whose_process_died_before_the_journal_named_it_is_found(
-    store: RunStore, stand_in: None
-) -> None:
-    study = driver.begin_search(store, BASE, RATES, Budget(2))
+def test_a_run_whose_process_died_before_the_journal_named_it_is_found(store, stand_in):
+    study = driver.begin_search(store, BASE, RATES, ranges.Budget(2))
     trial = study.draw()
     config = driver.trial_config(store, study, trial.params, trial.number)
     run = service.start_run(store, config)
@@ -500,14 +463,12 @@ def test_a_run_whose_process_died_before_the_journal_named_it_is_found(
 
 
 FORM = BASE.changed(learning_rate=5e-4, weight_decay=0.2)
-SPACE: Space = {**RATES, "weight_decay": Range(0.0, 0.3)}
+SPACE: ranges.Space = {**RATES, "weight_decay": Range(0.0, 0.3)}
 
 
-def test_a_trial_that_was_half_drawn_is_drawn_again(
-    store: RunStore, tmp_path: Path, nothing_begins: None
-) -> None:
+def test_a_trial_that_was_half_drawn_is_drawn_again(store, tmp_path, nothing_begins):
     """Wherever the process that wrote the search's journal was killed."""
-    study = create_study(store, FORM, SPACE, Budget(3))
+    study = create_study(store, FORM, SPACE, ranges.Budget(3))
     study.draw()
     journal = (study.folder / "trials.log").read_bytes()
     ends = [at + 1 for at, letter in enumerate(journal) if letter == ord("\n")]
@@ -530,8 +491,8 @@ def test_a_trial_that_was_half_drawn_is_drawn_again(
     assert half > 0
 
 
-def test_a_process_that_dies_while_it_writes_holds_nobody_up(store: RunStore) -> None:
-    study = create_study(store, FORM, SPACE, Budget(3))
+def test_a_process_that_dies_while_it_writes_holds_nobody_up(store):
+    study = create_study(store, FORM, SPACE, ranges.Budget(3))
     study.draw()
     code = """
         import os, signal, sys
@@ -549,14 +510,14 @@ def test_a_process_that_dies_while_it_writes_holds_nobody_up(store: RunStore) ->
     assert [trial.number for trial in Study(study.folder).trials()] == [0, 1]
 
 
-def test_a_damaged_study_is_named(store: RunStore, stand_in: None) -> None:
-    study = driver.begin_search(store, BASE, RATES, Budget(2))
+def test_a_damaged_study_is_named(store, stand_in):
+    study = driver.begin_search(store, BASE, RATES, ranges.Budget(2))
     (study.folder / "trials.log").write_text("not a journal\n" * 3)
     with pytest.raises(FinetuneError, match=f"study {study.id} cannot be read"):
         driver.advance(store, Study(study.folder))
-    other = driver.begin_search(store, BASE, RATES, Budget(2))
+    other = driver.begin_search(store, BASE, RATES, ranges.Budget(2))
     (other.folder / "trials.log").write_text("not a journal\n" * 3)  # after it was opened
-    last = driver.begin_search(store, BASE, RATES, Budget(2))
+    last = driver.begin_search(store, BASE, RATES, ranges.Budget(2))
     driver.advance_all(store)  # the others go on
     assert len(last.trials()) == 1
     text = (last.folder / "study.json").read_text()
@@ -568,10 +529,7 @@ def test_a_damaged_study_is_named(store: RunStore, stand_in: None) -> None:
         Study(study.folder).settings  # noqa: B018
 
 
-def test_the_command_line_asks_for_agreement_to_all_that_a_search_may_cost(
-    store: RunStore, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+def test_the_command_line_asks_to_agree_to_all_that_a_search_costs(store, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))  # a file is nobody who agrees
     engine = ["--engine", "hub-job", "--flavor", "t4-small", "--minutes", "60"]

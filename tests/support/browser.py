@@ -1,7 +1,5 @@
 """The app as its own process and what the browser tests do with its page again and again."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -103,14 +101,17 @@ class View:
     theme: str = "light"
     locale: str = "en-US"
 
+    @property
+    def size(self) -> Any:
+        return {"width": self.width, "height": 900 if self.width > 740 else 800}
+
 
 class Visit:
     """The app's page in a view; it may neither ask another host nor throw."""
 
     def __init__(self, browser: Browser, url: str, view: View) -> None:
         self.view = view
-        size = {"width": view.width, "height": 900 if view.width > 740 else 800}
-        self.page = new_page(browser, viewport=size, locale=view.locale)
+        self.page = new_page(browser, viewport=view.size, locale=view.locale)
         self.words = {} if view.locale[:2] == "en" else translations.catalogue(view.locale[:2])
         self.urls: list[str] = []
         self.errors: list[str] = []
@@ -151,22 +152,24 @@ class Visit:
         fill(page, "max_length", "48")
         pick(page, page.locator("#knob-dataset input"), self.word(BUNDLED))
 
-    def first_screen(self, *selectors: str) -> None:
-        """See that parts are drawn within the first screen; one in a row to swipe may be beside
-        it."""
-        height = self.page.viewport_size["height"]  # type: ignore[index]
-        for selector in selectors:
-            expect(self.page.locator(selector)).to_be_visible()
-            # In one call: live parts are drawn anew at any moment.
-            top, tall = self.page.evaluate(
-                "(part) => (({top, height}) => [top, height])"
-                "(document.querySelector(part).getBoundingClientRect())",
-                selector,
-            )
-            assert tall > 10, selector
-            assert top >= 0, (selector, top)
-            assert top + tall <= height, (selector, top, tall)
-        assert self.page.evaluate("document.documentElement.scrollWidth") <= self.view.width
+    def first_screen(self, *selectors: str, wide: str = "") -> None:
+        """See that parts are drawn within the first screen of a phone and of a wide page, one of
+        them on the wide page only; one in a row to swipe may be beside it."""
+        for width, height in ((375, 800), (1280, 900)):
+            self.page.set_viewport_size({"width": width, "height": height})
+            for selector in filter(None, (*selectors, wide if width > 400 else "")):
+                expect(self.page.locator(selector)).to_be_visible()
+                # In one call: live parts are drawn anew at any moment.
+                top, tall = self.page.evaluate(
+                    "(part) => (({top, height}) => [top, height])"
+                    "(document.querySelector(part).getBoundingClientRect())",
+                    selector,
+                )
+                assert tall > 10, selector
+                assert top >= 0, (selector, top)
+                assert top + tall <= height, (selector, top, tall)
+            assert self.page.evaluate("document.documentElement.scrollWidth") <= width
+        self.page.set_viewport_size(self.view.size)
 
 
 def control(page: Page, field: str) -> Locator:

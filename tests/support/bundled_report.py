@@ -1,8 +1,6 @@
 """The check of the bundled pairs that comes with them: `python -m tests.support.bundled_report`
 writes it anew."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path

@@ -6,8 +6,7 @@ The canary lies in the working folder. The kernel tells who opens it (inotify), 
 library opens files without Python's knowledge.
 """
 
-from __future__ import annotations
-
+import contextlib
 import ctypes
 import inspect
 import json
@@ -24,27 +23,32 @@ from finetune.errors import ModelError
 
 NAME = "canary.txt"
 _IN_OPEN, _IN_NONBLOCK = 0x20, 0o4000
+# What a configuration can hold beside its own, and what the libraries look for in one.
+CONFIG = {
+    "auto_map", "_name_or_path", "name_or_path", "tokenizer_class", "transformers_weights",
+    "quantization_config", "attn_implementation", "dtype", "_attn_implementation",
+    "base_model_name_or_path", "custom_pipelines", "adapter",
+}  # fmt: skip
+CLASS = "tokenizer_class"
 # Words that the toy knows, so that a class that takes the file as its vocabulary is content.
 TEXT = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhush\nsecret\ntoken\n"
 
 
-class Canary:
-    """A file that says if it was opened."""
+def watched(path: Path) -> Callable[[], bool]:
+    """Lay the canary there. What comes back says if it was opened since it was last asked."""
+    path.write_text(TEXT)
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(_IN_NONBLOCK)
+    added = libc.inotify_add_watch(watch, str(path).encode(), _IN_OPEN)
+    assert added > 0, os.strerror(ctypes.get_errno())
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / NAME
-        self.path.write_text(TEXT)
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._watch = self._libc.inotify_init1(_IN_NONBLOCK)
-        added = self._libc.inotify_add_watch(self._watch, str(self.path).encode(), _IN_OPEN)
-        assert added > 0, os.strerror(ctypes.get_errno())
-
-    def was_opened(self) -> bool:
-        """True if somebody has opened it since this was last asked."""
+    def was_opened() -> bool:
         try:
-            return bool(os.read(self._watch, 2**16))
+            return bool(os.read(watch, 2**16))
         except BlockingIOError:
             return False
+
+    return was_opened
 
 
 def values(canary: Path) -> Iterator[Any]:
@@ -70,27 +74,15 @@ def tokenizer_parameters() -> dict[str, set[str]]:
     return found
 
 
-def config_keys() -> set[str]:
-    """What a configuration of the toy's kind can hold, and what the libraries look for in one."""
-    from transformers import BertConfig
-
-    return {
-        *BertConfig().to_dict(), "auto_map", "_name_or_path", "name_or_path", "tokenizer_class",
-        "transformers_weights", "quantization_config", "attn_implementation", "dtype",
-        "_attn_implementation", "base_model_name_or_path", "custom_pipelines", "adapter",
-    }  # fmt: skip
-
-
 class Cases:
-    """Copies of a checkpoint, each with entries added to one file, and what their loading opened.
-    What is kept of an entry depends on nothing else in its file, so it is tried out once for all
-    classes, and only what is kept is loaded."""
+    """A copy of a checkpoint, in one file of which entries are added, and what their loading
+    opened. What is kept of an entry depends on nothing else in its file, so it is tried out once
+    for all classes, and only what is kept is loaded."""
 
-    def __init__(self, checkpoint: Path, canary: Canary) -> None:
-        self._canary, self.loaded = canary, 0
+    def __init__(self, checkpoint: Path, was_opened: Callable[[], bool]) -> None:
+        self._was_opened, self.loaded = was_opened, 0
         self.opened: list[str] = []
-        self.folder = Path(tempfile.mkdtemp()) / "toy"
-        shutil.copytree(checkpoint, self.folder)
+        self.folder = Path(shutil.copytree(checkpoint, Path(tempfile.mkdtemp()) / "toy"))
         with checkpoint_files.open_files(self.folder) as files:
             self._unchanged = dict(files.contents)
 
@@ -99,44 +91,27 @@ class Cases:
     ) -> bool:
         """Open the checkpoint with these entries in the file, and `load` what is then left of it.
         False if nothing is left of the entries, or the checkpoint is refused."""
-        path = self.folder / file
+        path, kept = self.folder / file, False
         before = path.read_text(encoding="utf-8") if path.exists() else None
-        content = json.loads(before) if before else {}
-        path.write_text(json.dumps(content | entries), encoding="utf-8")
-        kept = False
-        try:
-            with checkpoint_files.open_files(self.folder, "ada/hostile") as files:
-                kept = files.contents[file] != self._unchanged.get(file, {})
-                if kept and load is not None:
-                    load(files)
-                    self.loaded += len(entries.keys() - {"tokenizer_class"})
-        except ModelError:
-            kept = False
+        path.write_text(json.dumps(json.loads(before or "{}") | entries), encoding="utf-8")
+        opening = checkpoint_files.open_files(self.folder, "ada/hostile")
+        with contextlib.suppress(ModelError), opening as files:
+            kept = files.contents[file] != self._unchanged.get(file, {})
+            if kept and load is not None:
+                kept = False  # unless it loads
+                load(files)
+                self.loaded, kept = self.loaded + len(entries.keys() - {CLASS}), True
         path.unlink() if before is None else path.write_text(before, encoding="utf-8")
-        if self._canary.was_opened():
+        if self._was_opened():
             self.opened.append(f"{file}: {entries}")
         return kept
-
-    def load_kept(
-        self, file: str, names: set[str], value: Any, kind: str, load: Callable[[Any], Any]
-    ) -> None:
-        """Load a tokenizer of a class with each entry that is kept: all tokens at once, and each
-        for itself only if the class refuses them together."""
-        tokens = {name for name in names if name.endswith("_token")}
-        groups = [tokens, *({name} for name in sorted(names - tokens))]
-        for group in groups:
-            entries = {"tokenizer_class": kind, **dict.fromkeys(sorted(group), value)}
-            if group and not self.try_out(file, entries, load) and len(group) > 1:
-                for name in sorted(group):
-                    self.try_out(file, {"tokenizer_class": kind, name: value}, load)
 
 
 def main(checkpoint: Path) -> None:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-    canary = Canary(Path.cwd())
-    cases = Cases(checkpoint, canary)
-    parameters = tokenizer_parameters()
+    was_opened = watched(canary := Path.cwd() / NAME)
+    cases, parameters = Cases(checkpoint, was_opened), tokenizer_parameters()
 
     def tokenizer(files: Any) -> None:
         files.load(AutoTokenizer)
@@ -144,23 +119,28 @@ def main(checkpoint: Path) -> None:
     def model(files: Any) -> None:
         files.load(AutoModelForSequenceClassification, config=files.load(AutoConfig))
 
-    settings, special = "tokenizer_config.json", "special_tokens_map.json"
-    for value in values(canary.path):
+    settings = "tokenizer_config.json"
+    for value in values(canary):
         names = set().union(*parameters.values())
         kept = {name for name in names if cases.try_out(settings, {name: value})}
         for kind, takes in parameters.items():
-            cases.load_kept(settings, takes & kept, value, kind, tokenizer)
+            # All tokens at once, and each for itself only if the class refuses them together.
+            tokens = sorted(name for name in takes & kept if name.endswith("_token"))
+            groups = [tokens, *([name] for name in sorted(takes & kept - {*tokens}))]
+            for group in filter(None, groups):
+                entries = {CLASS: kind, **dict.fromkeys(group, value)}
+                if not cases.try_out(settings, entries, tokenizer) and len(group) > 1:
+                    for name in group:
+                        cases.try_out(settings, {CLASS: kind, name: value}, tokenizer)
         for together in {frozenset(takes) for takes in parameters.values()}:
-            cases.try_out(special, dict.fromkeys(together, value), tokenizer)
-        for name in sorted(config_keys()):
+            cases.try_out("special_tokens_map.json", dict.fromkeys(together, value), tokenizer)
+        for name in sorted(CONFIG | AutoConfig.from_pretrained(checkpoint).to_dict().keys()):
             cases.try_out("config.json", {name: value}, model)
     # What the watch is worth: the library itself, on such a file, opens it.
-    (cases.folder / settings).write_text(
-        json.dumps({"tokenizer_class": "BertTokenizer", "vocab": str(canary.path)})
-    )
+    (cases.folder / settings).write_text(json.dumps({CLASS: "BertTokenizer", "vocab": str(canary)}))
     (cases.folder / "tokenizer.json").unlink(missing_ok=True)
     AutoTokenizer.from_pretrained(cases.folder)
-    seen = canary.was_opened()
+    seen = was_opened()
     shutil.rmtree(cases.folder.parent)
     print(json.dumps({"opened": cases.opened, "loaded": cases.loaded, "watch_works": seen}))
 

@@ -1,7 +1,5 @@
 """What a confined process can do: `python -m tests.support.confined` tries it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -14,11 +12,7 @@ from typing import Any
 import pytest
 
 from finetune.environment import landlock
-from finetune.environment.confinement import (
-    Confinement,
-    visible_environment,
-    with_temporary_folder,
-)
+from finetune.environment.confinement import Confinement, visible_environment, with_temporary_folder
 
 needs_landlock = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
 _READ_ELSEWHERE = "import sys; open(sys.argv[1], 'rb').read(1)"

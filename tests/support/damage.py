@@ -1,7 +1,5 @@
 """Damage: what a crash, a full disk or another program may leave of a file."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

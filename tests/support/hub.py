@@ -1,7 +1,7 @@
 """A loopback Hugging Face Hub: the real clients talk to it over real HTTP.
 
 What lives here: repositories in memory, users and tokens, the requests the clients make, and
-faults to order; `jobs`, `buckets` and `xet` have the rest. Nothing of Finetune's, and nothing the
+faults to order; `jobs` and `buckets` have the rest. Nothing of Finetune's, and nothing the
 clients do not ask for.
 """
 
@@ -27,8 +27,8 @@ import yaml
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from tests.support import buckets, jobs, xet
-from tests.support.answers import Refused
+from tests.support import buckets, jobs
+from tests.support.buckets import Refused
 
 Files = dict[str, bytes]
 LFS_SUFFIXES = (".safetensors", ".bin", ".onnx", ".parquet", ".png")
@@ -155,7 +155,7 @@ class LoopbackHub:
     def __init__(self) -> None:
         self.jobs = jobs.Jobs()
         # Kept for good: what the clients remember of it lies in HF_HOME, and outlives a test.
-        self.storage_of_buckets = xet.Storage()
+        self.storage_of_buckets = buckets.Storage()
         handler = type("Bound", (Handler,), {"hub": self})
         self._server = Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -392,14 +392,12 @@ class Handler(BaseHTTPRequestHandler):
         url = self.hub.url
         self._json(
             {
-                "issuer": url,
-                "authorization_endpoint": f"{url}/oauth/authorize",
-                "token_endpoint": f"{url}/oauth/token",
-                "jwks_uri": f"{url}/oauth/jwks",
+                "issuer": url, "authorization_endpoint": f"{url}/oauth/authorize",
+                "token_endpoint": f"{url}/oauth/token", "jwks_uri": f"{url}/oauth/jwks",
                 "id_token_signing_alg_values_supported": ["RS256"],
                 "response_types_supported": ["code"],
             }
-        )
+        )  # fmt: skip
 
     def oidc_keys(self) -> None:
         """What its signatures are checked with."""
@@ -441,9 +439,7 @@ class Handler(BaseHTTPRequestHandler):
         self._json([flavor.answer(name) for name, flavor in jobs.SPACES.items()])
 
     def _space(self, repo: str) -> Space:
-        space = self.hub.find("space", repo, self.user).space
-        assert space is not None
-        return space
+        return self.hub.find("space", repo, self.user).space
 
     def runtime(self, repo: str) -> None:
         space = self._space(repo)

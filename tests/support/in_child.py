@@ -1,7 +1,5 @@
 """What the tests of `child_process` have called in a child."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

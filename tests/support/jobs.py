@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psutil
 
-from tests.support.answers import Refused, timestamp
+from tests.support.buckets import Refused, timestamp
 
 if TYPE_CHECKING:
     from tests.support.hub import Handler
@@ -213,7 +213,6 @@ class Jobs:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         job.process = process
-        assert process.stdout is not None
         reader = threading.Thread(target=self._read, args=(job, process.stdout), daemon=True)
         reader.start()
         if job.stage in ENDED:  # meanwhile, while there was nothing to kill

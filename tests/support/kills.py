@@ -1,7 +1,5 @@
 """Ends an app, its workers, or both, at moments that a seed draws."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -36,12 +34,11 @@ class Kills:
         self.draw = random.Random(SEED)
         self._store, self._processes = store, processes
 
-    def start(self, module: str, *words: str) -> subprocess.Popen[str]:
-        """Start a module of `tests.support` that plays an app, and wait until it is there."""
-        command = [sys.executable, "-m", f"tests.support.{module}", str(self._store), *words]
+    def start(self, what: str, *words: str) -> subprocess.Popen[str]:
+        """Start what plays an app, and wait until it is there; see `tests.support.apps`."""
+        command = [sys.executable, "-m", "tests.support.apps", what, str(self._store), *words]
         app = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self._processes.append(psutil.Process(app.pid))
-        assert app.stdout is not None
         assert app.stdout.readline() == "there\n"
         return app
 

@@ -4,8 +4,6 @@ The test copies it into a folder of its own: from the project's a confined worke
 the product.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -4,8 +4,6 @@ Its head has no processors, so that runs are carried out on the nodes that are a
 its standard input is a command, each answered by a line; it ends with the input.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os
@@ -25,11 +23,9 @@ needs_ray = pytest.mark.skipif(
 ROOT = Path(__file__).resolve().parent.parent.parent
 # A node that does not answer is given up after six seconds, instead of a minute.
 _HEALTH = {
-    "health_check_initial_delay_ms": 2000,
-    "health_check_period_ms": 1000,
-    "health_check_timeout_ms": 2000,
-    "health_check_failure_threshold": 3,
-}
+    "health_check_initial_delay_ms": 2000, "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 2000, "health_check_failure_threshold": 3,
+}  # fmt: skip
 
 
 class Nodes:
@@ -40,8 +36,6 @@ class Nodes:
         self.address = self._ask("address")
 
     def _ask(self, command: str) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
@@ -75,7 +69,6 @@ def running_cluster(home: Path) -> Iterator[Nodes]:
         try:
             yield Nodes(process)
         finally:
-            assert process.stdin is not None
             process.stdin.close()
             try:
                 process.wait(60)

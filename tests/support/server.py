@@ -1,7 +1,5 @@
 """The page served by the process of the tests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

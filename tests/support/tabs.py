@@ -1,7 +1,5 @@
 """Tabs that are drawn on a page of their own, so that a test can call their handlers."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import gradio as gr

@@ -4,8 +4,6 @@ As with a graph, recording changes no tensor, a replay reads and writes the same
 and what would wait for a GPU cannot be recorded. A tape can be wrong in the ways of `WRONG`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock

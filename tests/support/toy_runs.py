@@ -3,8 +3,6 @@
 They are trained in fp32 by the command line, in a process of their own. Tests get copies.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -22,7 +20,7 @@ from filelock import FileLock
 from finetune.__main__ import main
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from tests.support import graded, toys
+from tests.support import toys
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CLASSES, AGAIN, SCORE, LABELS = NAMES = ("classes", "again", "score", "labels")
@@ -89,14 +87,14 @@ def _judged(count: int, seed: int) -> list[tuple[str, str, str]]:
 
 def _graded(count: int, seed: int) -> list[tuple[str, str, float]]:
     return [(first, second, round(score / 5, 2)) for first, second, score in
-            graded.graded_rows(count, seed)]  # fmt: skip
+            toys.graded_rows(count, seed)]  # fmt: skip
 
 
 Rows = Callable[[int, int], Sequence[Sequence[Any]]]
 FILES: dict[str, tuple[list[str], Rows]] = {
     CLASSES: (["sentence1", "sentence2", "same"], _judged),
     SCORE: (["first", "second", "score"], _graded),
-    LABELS: (["text", "verbs"], graded.labelled_rows),
+    LABELS: (["text", "verbs"], toys.labelled_rows),
 }
 
 

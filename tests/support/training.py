@@ -41,12 +41,9 @@ def prepared(
 
 
 def stream(
-    config: RunConfig,
-    pairs: splits.Pairs,
-    resume: Path | None = None,
-    interval: int = 0,
+    config: RunConfig, pairs: splits.Pairs, resume: Path | None = None, interval: int = 0,
     **hooks: Any,
-) -> tuple[Iterator[events.Event], torch.nn.Module]:
+) -> tuple[Iterator[events.Event], torch.nn.Module]:  # fmt: skip
     """The events of a run as they happen, and the model that it trains."""
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
     config = resolved(config)

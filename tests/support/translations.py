@@ -4,8 +4,6 @@
 with the name of a language, those that its catalogue lacks.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,28 +1,26 @@
-"""Pairs that a test uploads."""
-
-from __future__ import annotations
+"""Files of pairs: those that a test uploads, and those that are predicted."""
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from finetune.config import RunConfig
 from finetune.data import splits
+from finetune.inference import file_request
+from finetune.inference import files as predicting
+from finetune.inference.file_request import PredictionRequest
+from finetune.runs.run import Run
+from finetune.runs.summary import ColumnNames
 from finetune.uploads import Uploads
 
 Row = tuple[Any, ...]
 
 
 def pairs(
-    folder: Path,
-    head: str = "sentence1,sentence2,label",
-    *,
-    train: Iterable[Row],
-    validation: Iterable[Row] = (),
-    test: Iterable[Row] = (),
-    **values: object,
-) -> splits.Pairs:
+    folder: Path, head: str = "sentence1,sentence2,label", *, train: Iterable[Row],
+    validation: Iterable[Row] = (), test: Iterable[Row] = (), **values: object,
+) -> splits.Pairs:  # fmt: skip
     """Load the pairs of an upload of these rows."""
     config = RunConfig(dataset=upload(folder, head, train, validation, test)).changed(**values)
     return splits.load_pairs(config, folder)
@@ -34,9 +32,7 @@ def upload(
     files = {}
     for name, rows in {"train": train, "validation": validation, "test": test}.items():
         if listed := list(rows):
-            files[name] = folder / f"{name}.csv"
-            with files[name].open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerows([head.split(","), *listed])
+            files[name] = write_csv(folder / f"{name}.csv", [head.split(","), *listed])
     return Uploads(folder / "uploads").add(files)
 
 
@@ -54,3 +50,32 @@ def upload_file(folder: Path, name: str, contents: str | bytes) -> RunConfig:
     path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
     dataset = Uploads(folder / "uploads").add({"train": path})
     return RunConfig(dataset=dataset, checkpoint=str(folder / "none"))
+
+
+PAIRS = [
+    ("the cat sees a dog .", "a cat sees the dog .", "equivalent"),
+    ("the cat sees a dog .", "a cat misses the dog .", "not_equivalent"),
+    ("the owl likes a bee .", "a owl likes the bee .", "1"),
+]
+
+
+SIDES = ("sentence1", "sentence2")
+PLAIN = ColumnNames()
+
+
+def judged(
+    run: Run, path: Path, out: Path, columns: ColumnNames = PLAIN, review: Path | None = None,
+    **values: Any,
+) -> dict[str, Any]:  # fmt: skip
+    request = file_request.check_columns(
+        PredictionRequest(run.id, path.name, "", **values), path, columns
+    )
+    report, whole = predicting.predict_file(run, request, path, out, review=review)
+    assert whole
+    return report
+
+
+def write_csv(path: Path, lines: Sequence[Sequence[Any]]) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(lines)
+    return path

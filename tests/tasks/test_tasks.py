@@ -1,10 +1,6 @@
-"""Classes, scores and several labels: spelled, cut into splits, trained as `Trainer` does,
+"""Classes, scores and several labels: spelled, cut into splits, trained as the course's loop does,
 answered as transformers does, read from other files."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -12,20 +8,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from datasets import DatasetDict
-from torch.utils.data import DataLoader
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    Trainer,
-    TrainingArguments,
-    pipeline,
-)
+import transformers
 
 from finetune.config import RunConfig
 from finetune.data import checks, splits
-from finetune.data.check_report import CheckReport
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import report, saved_predictions
 from finetune.inference import decision_rule, file_request, files
@@ -33,32 +19,20 @@ from finetune.inference.file_request import PredictionRequest
 from finetune.inference.scorer import Scorer
 from finetune.metrics.calibration import conformal_margin
 from finetune.runs.summary import ColumnNames
-from finetune.tasks import cells
-from finetune.tasks.base import (
-    MULTI_LABEL,
-    NO_RULE,
-    REGRESSION,
-    SINGLE_LABEL,
-    DecisionRule,
-    PredictOptions,
-    Target,
-)
+from finetune.tasks import base, cells
 from finetune.tasks.classes import is_positive_plain, positive_class
 from finetune.tasks.multi_label import MultiLabel
 from finetune.tasks.registry import task_of
 from finetune.tasks.regression import Regression
 from finetune.tasks.single_label import SingleLabel
 from finetune.training import model
-from tests.support import toy_runs, uploads
-from tests.support.graded import LABELS, graded_rows, labelled_rows
-from tests.support.hub import LoopbackHub
-from tests.support.judging import judged, write_csv
-from tests.support.toy_runs import ToyRuns
+from tests.support import course, toy_runs, uploads
+from tests.support.toys import LISTED, graded_rows, labelled_rows
 from tests.support.training import evaluations, fit, losses
-from tests.support.uploads import upload
+from tests.support.uploads import judged, upload, write_csv
 
 
-def test_changes_of_labels_are_written_as_words() -> None:
+def test_changes_of_labels_are_written_as_words():
     config = RunConfig(label_map="spamm=spam 'very bad=bad' n/a= a=b=c")
     assert config.changed_labels == {"spamm": "spam", "very bad": "bad", "n/a": "", "a=b": "c"}
     for wrong in ("spam", "=a", "'a=b"):
@@ -71,15 +45,13 @@ def test_changes_of_labels_are_written_as_words() -> None:
     [("0 1", "", 1), ("0 1", "0", 0), ("entailment not_entailment", "", 0), ("no yes", "YES", 1),
      ("ja nein", "", 0), ("\u5426 \u662f", "", 1), ("\uc544\ub2c8\uc624 \uc608", "", 1)],
 )  # fmt: skip
-def test_the_positive_class(labels: str, requested: str, index: int) -> None:
+def test_the_positive_class(labels, requested, index):
     assert positive_class(labels.split(), requested) == index
     assert is_positive_plain(labels.split())
     assert not any(is_positive_plain(unclear.split()) for unclear in ("1 2", "duplicate same"))
 
 
-def check(
-    folder: Path, labels: Sequence[str], validation: Sequence[str] = (), **values: object
-) -> CheckReport:
+def check(folder, labels, validation=(), **values):
     """Check texts with these labels."""
     rows = [(f"text {n}", label) for n, label in enumerate(labels)]
     held = [(f"held {n}", label) for n, label in enumerate(validation)]
@@ -91,7 +63,7 @@ def check(
 SPAM = ["spam", "ham"] * 60
 
 
-def test_a_rare_class_holds_training_back_until_it_is_answered(tmp_path: Path) -> None:
+def test_a_rare_class_holds_training_back_until_it_is_answered(tmp_path):
     report = check(tmp_path, [*SPAM, "spamm", "eggs", "eggs"], validation=SPAM)
     rare = report.blocked[0]
     assert (rare.kind, rare.count, rare.rows) == ("rare-classes", 3, {"train": [122, 123, 124]})
@@ -116,7 +88,7 @@ def test_a_rare_class_holds_training_back_until_it_is_answered(tmp_path: Path) -
         assert sum(len(split) for split in pairs.splits.values()) == rows
 
 
-def test_a_class_of_validation_only_is_asked_about(tmp_path: Path) -> None:
+def test_a_class_of_validation_only_is_asked_about(tmp_path):
     report = check(tmp_path, SPAM, validation=[*SPAM, "eggs"])
     assert "'eggs' (0)" in report.blocked[0].title
     assert report.blocked[0].rows == {"validation": [122]}
@@ -124,7 +96,7 @@ def test_a_class_of_validation_only_is_asked_about(tmp_path: Path) -> None:
     assert [split.rows for split in report.splits] == [120, 120]
 
 
-SCORE = Target((), task=REGRESSION, low=0.0, high=5.0)
+SCORE = base.Target((), task=base.REGRESSION, low=0.0, high=5.0)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +111,11 @@ SCORE = Target((), task=REGRESSION, low=0.0, high=5.0)
         ("12.05.2024", None), ("1,5,3", None), ("4,,5", None), ("A12", None), ("1 2", None),
     ],
 )  # fmt: skip
-def test_a_cell_is_a_number_with_point_or_comma(text: str, number: float | None) -> None:
+def test_a_cell_is_a_number_with_point_or_comma(text, number):
     assert cells.to_number(text) == number
 
 
-def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path: Path) -> None:
+def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path):
     rows = [(f"text {n}", n / 1000) for n in range(1000)]
     cut = uploads.pairs(tmp_path, "text,score", train=rows).splits["validation"]
     found = np.histogram(cut["label"], np.linspace(0, 1, 11))[0]
@@ -151,9 +123,7 @@ def test_a_cut_split_has_its_share_of_low_and_high_scores(tmp_path: Path) -> Non
     assert set(found) <= {9, 10, 11}
 
 
-def test_a_checkpoint_that_answers_with_a_score_keeps_its_output_layer(
-    toy_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_answers_with_a_score_keeps_its_output_layer(toy_checkpoint, tmp_path):
     tokenizer, scored, head = model.load_classifier(str(toy_checkpoint), SCORE, 32)
     assert head.text == ""  # it was a classifier of two classes
     model.save_model(scored, tokenizer, tmp_path / "scored")
@@ -163,7 +133,7 @@ def test_a_checkpoint_that_answers_with_a_score_keeps_its_output_layer(
     assert "its output layer is kept" in kept.text
 
 
-def test_an_answer_is_a_score_with_its_interval() -> None:
+def test_an_answer_is_a_score_with_its_interval():
     task, logits = Regression(), np.array([[4.25], [1.0], [123456.7]], np.float32)
     answers = task.answers(logits, SCORE)
     assert answers.values.dtype == np.float32
@@ -171,39 +141,33 @@ def test_an_answer_is_a_score_with_its_interval() -> None:
     assert np.isnan(answers.probability_of(answers.values)).all()
     both = task.answers(logits, SCORE, swapped=logits + 1)
     assert both.values == pytest.approx(answers.values + 0.5)
-    given = task.answers(logits, SCORE, options=PredictOptions(), swapped=logits + 1)
+    given = task.answers(logits, SCORE, options=base.PredictOptions(), swapped=logits + 1)
     assert given.values.tolist() == answers.values.tolist()
     assert task.spell(answers.values, SCORE) == ["4.25", "1", "123457"]
-    rule = DecisionRule(margin=0.5)
+    rule = base.DecisionRule(margin=0.5)
     assert list(task.columns(SCORE, rule)) == ["prediction", "prediction_low", "prediction_high"]
     assert task.cells(answers, SCORE, rule)[0] == [4.25, 3.75, 4.75]
-    assert list(task.columns(SCORE, NO_RULE)) == ["prediction"]
-    assert task.cells(answers, SCORE, NO_RULE)[1] == [1.0]
+    assert list(task.columns(SCORE, base.NO_RULE)) == ["prediction"]
+    assert task.cells(answers, SCORE, base.NO_RULE)[1] == [1.0]
 
 
-def test_cells_of_another_file_are_on_a_side_of_the_cut() -> None:
-    target = Target(("below 3", "from 3"))
+def test_cells_of_another_file_are_on_a_side_of_the_cut():
+    target = base.Target(("below 3", "from 3"))
     cells = ["1", "0", 3, "2,9", "From 3", "below 3", "high", None]
     targets, known = SingleLabel().parse(cells, target)
     assert targets.tolist() == [0, 0, 1, 0, 1, 0, -1, -1]
     assert known.tolist() == [True] * 6 + [False] * 2
 
 
-def test_similarity_is_scaled_to_the_scores() -> None:
-    similarity = np.linspace(0.2, 1, 30).astype(np.float32)
-    answers = Regression().by_similarity(similarity, 5 * similarity - 1, similarity[:3], SCORE)
-    assert answers == pytest.approx(5 * similarity[:3] - 1, abs=1e-5)
-
-
 HEAD = "text,labels"
-TARGET = Target(("a", "b"), task=MULTI_LABEL)
+TARGET = base.Target(("a", "b"), task=base.MULTI_LABEL)
 
 
-def test_a_cut_split_keeps_each_labels_share(tmp_path: Path) -> None:
+def test_a_cut_split_keeps_each_labels_share(tmp_path):
     draw, names = np.random.default_rng(0), np.array(["w", "x", "y", "z"])
     marked = draw.random((1000, 4)) < [0.5, 0.3, 0.1, 0.02]
     rows = [(f"text {n}", ";".join(names[marks])) for n, marks in enumerate(marked)]
-    cut = uploads.pairs(tmp_path, HEAD, train=rows, task=MULTI_LABEL)
+    cut = uploads.pairs(tmp_path, HEAD, train=rows, task=base.MULTI_LABEL)
     counts = np.array([cut.counts["train"], cut.counts["validation"]])
     assert 90 <= len(cut.splits["validation"]) <= 110
     expected = counts.sum(axis=0) / 10
@@ -211,15 +175,15 @@ def test_a_cut_split_keeps_each_labels_share(tmp_path: Path) -> None:
     assert counts[1][3] >= 1
 
 
-def test_each_label_has_its_threshold() -> None:
+def test_each_label_has_its_threshold():
     task, logits = MultiLabel(), np.array([[2.0, -1.0], [-2.0, -3.0]], np.float32)
     plain = task.answers(logits, TARGET)
     assert plain.values.tolist() == [[1, 0], [0, 0]]
     assert task.spell(plain.values, TARGET) == ["a", ""]
-    rule = DecisionRule(thresholds=(("b", 0.2),))
+    rule = base.DecisionRule(thresholds=(("b", 0.2),))
     kept = task.answers(logits, TARGET, rule)
     assert kept.values.tolist() == [[1, 1], [0, 0]]
-    without = task.answers(logits, TARGET, rule, PredictOptions(threshold=False))
+    without = task.answers(logits, TARGET, rule, base.PredictOptions(threshold=False))
     assert without.values.tolist() == plain.values.tolist()
     both = task.answers(logits, TARGET, swapped=-logits)
     assert both.probabilities == pytest.approx(np.full((2, 2), 0.5))
@@ -229,28 +193,28 @@ def test_each_label_has_its_threshold() -> None:
     )  # of both labels, given and not given
 
 
-def test_cells_of_another_file_may_have_other_marks() -> None:
+def test_cells_of_another_file_may_have_other_marks():
     names = ("a", "b", "c, d")
     cells = ["a|b", "b;c, d", '["a", "c, d"]', "['b']", "c, d", "a, b", "a;x", "[]"]
-    targets, known = MultiLabel().parse(cells, Target(names, task=MULTI_LABEL))
+    targets, known = MultiLabel().parse(cells, base.Target(names, task=base.MULTI_LABEL))
     assert known.tolist() == [True] * 6 + [False, True]
     assert targets[known].tolist() == [
         [1, 1, 0], [0, 1, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 0, 0],
     ]  # fmt: skip
 
 
-def test_labels_of_another_file_are_changed_as_in_training() -> None:
+def test_labels_of_another_file_are_changed_as_in_training():
     changes, names = {"maybe": "yes", "junk": ""}, ("no", "yes")
     cells = ["yes", "NO ", "maybe", "junk", ""]
-    targets, known = SingleLabel().parse(cells, Target(names), changes)
+    targets, known = SingleLabel().parse(cells, base.Target(names), changes)
     assert (targets[:3].tolist(), known.tolist()) == ([1, 0, 1], [True, True, True, False, False])
-    cells, both = ["maybe;no", "junk", "other"], Target(names, task=MULTI_LABEL)
+    cells, both = ["maybe;no", "junk", "other"], base.Target(names, task=base.MULTI_LABEL)
     targets, known = MultiLabel().parse(cells, both, changes)
     assert (targets.tolist(), known.tolist()) == ([[1, 1], [0, 0], [0, 0]], [True, True, False])
 
 
-def test_lists_of_a_hub_dataset_are_labels(tmp_path: Path, hub: LoopbackHub) -> None:
-    kinds = datasets.List(datasets.ClassLabel(names=LABELS))
+def test_lists_of_a_hub_dataset_are_labels(tmp_path, hub):
+    kinds = datasets.List(datasets.ClassLabel(names=LISTED))
     features = datasets.Features({"text": datasets.Value("string"), "labels": kinds})
     rows = [{"text": text, "labels": [*filter(None, labels.split(";"))]} for text, labels in
             labelled_rows(60)]  # fmt: skip
@@ -258,31 +222,28 @@ def test_lists_of_a_hub_dataset_are_labels(tmp_path: Path, hub: LoopbackHub) -> 
     files = {"train.parquet": (tmp_path / "train.parquet").read_bytes()}
     hub.add_repo("ada/stories", "dataset", files)
     loaded = splits.load_pairs(RunConfig(dataset="ada/stories"), tmp_path)
-    assert loaded.target.task == MULTI_LABEL
-    assert list(loaded.target.names) == LABELS
+    assert loaded.target.task == base.MULTI_LABEL
+    assert list(loaded.target.names) == LISTED
 
 
-FUNCTIONS = {SINGLE_LABEL: "softmax", REGRESSION: "none", MULTI_LABEL: "sigmoid"}
+FUNCTIONS = {base.SINGLE_LABEL: "softmax", base.REGRESSION: "none", base.MULTI_LABEL: "sigmoid"}
 
 
 @pytest.mark.parametrize("kind", toy_runs.KINDS)
-def test_a_model_answers_alike_by_itself(kind: str, trained: ToyRuns, tmp_path: Path) -> None:
+def test_a_model_answers_alike_by_itself(kind, trained, tmp_path):
     """As transformers loads it, as a `CrossEncoder` reads it, and as its run was evaluated."""
     run = toy_runs.runs_by_name(trained.store(tmp_path / "runs"))[kind]
     state = run.state()
-    assert state.prepared is not None
-    assert state.best is not None
     target, study = state.prepared.target, report.evaluate_run(run, state)
     for name, score in study.analysis.scores.items():
         assert score.value == pytest.approx(state.best.metrics[name], abs=1e-6)
         assert score.low <= score.value <= score.high
     assert all(measured for measured in state.baselines.values())
-    model = AutoModelForSequenceClassification.from_pretrained(run.best)
-    ask = pipeline(
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(run.best)
+    ask = transformers.pipeline(
         "text-classification", top_k=None, function_to_apply=FUNCTIONS[target.task], model=model,
-        tokenizer=AutoTokenizer.from_pretrained(run.best),
+        tokenizer=transformers.AutoTokenizer.from_pretrained(run.best),
     )  # fmt: skip
-    assert study.table is not None
     rows = study.table.to_pylist()[:20]
     inputs: list[dict[str, Any]] = [
         {"text": row["sentence1"]} | ({"text_pair": row["sentence2"]} if "sentence2" in row else {})
@@ -296,21 +257,19 @@ def test_a_model_answers_alike_by_itself(kind: str, trained: ToyRuns, tmp_path: 
         names = target.names or tuple(model.config.id2label.values())
         assert found == pytest.approx(dict(zip(names, values, strict=True)), abs=2e-3)
     assert Scorer(run.best, 32).target == target
-    if target.task == REGRESSION:  # no sigmoid behind the only output
+    if target.task == base.REGRESSION:  # no sigmoid behind the only output
         activation = {"activation_fn": "torch.nn.modules.linear.Identity"}
         assert model.config.sentence_transformers == activation
         margin = conformal_margin(study.answers - study.truth)
         assert decision_rule.read_rule(run.best).margin == pytest.approx(margin, rel=1e-5)
 
 
-def test_a_file_with_a_column_for_each_label_is_measured_as_one_with_lists(
-    trained: ToyRuns, tmp_path: Path
-) -> None:
+def test_a_file_with_a_column_for_each_label_is_measured_as_one_with_lists(trained, tmp_path):
     """A row whose cells say neither yes nor no is left out."""
     run = toy_runs.runs_by_name(trained.store(tmp_path / "runs"))[toy_runs.LABELS]
-    given, names = labelled_rows(24, 2), " | ".join(LABELS)
-    marks = [(text, *(int(name in cell.split(";")) for name in LABELS)) for text, cell in given]
-    rows = [("text", *LABELS), *marks, (given[0][0], "likes", 0, 1)]
+    given, names = labelled_rows(24, 2), " | ".join(LISTED)
+    marks = [(text, *(int(name in cell.split(";")) for name in LISTED)) for text, cell in given]
+    rows = [("text", *LISTED), *marks, (given[0][0], "likes", 0, 1)]
     file = write_csv(tmp_path / "columns.csv", [tuple(map(str, row)) for row in rows])
     columns = ColumnNames("text", "", names)
     asked = file_request.check_columns(PredictionRequest(run.id, file.name, ""), file, columns)
@@ -324,86 +283,33 @@ def test_a_file_with_a_column_for_each_label_is_measured_as_one_with_lists(
 
 # Of a task the columns, the rows, the number of outputs and the metric that chooses.
 TASKS: dict[str, tuple[str, Any, int, str]] = {
-    REGRESSION: ("sentence1,sentence2,score", graded_rows, 1, "pearson"),
-    MULTI_LABEL: ("text,labels", labelled_rows, 3, "micro_f1"),
+    base.REGRESSION: ("sentence1,sentence2,score", graded_rows, 1, "pearson"),
+    base.MULTI_LABEL: ("text,labels", labelled_rows, 3, "micro_f1"),
 }
 
 
-EPOCHS, BATCH, RATE, SEED = 2, 8, 1e-3, 7  # those of the toys' configuration
-
-
-def train(
-    checkpoint: str, splits: DatasetDict, folder: Path, outputs: int, problem_type: str
-) -> tuple[list[float], np.ndarray[Any, Any], dict[str, torch.Tensor]]:
-    """Losses step by step, the final logits of the validation split, and the final weights."""
-    torch.manual_seed(SEED)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        checkpoint, num_labels=outputs, problem_type=problem_type, ignore_mismatched_sizes=True
-    )
-
-    def tokenize(rows: dict[str, Any]) -> Any:
-        texts = [rows[name] for name in ("sentence1", "sentence2") if name in rows]
-        return tokenizer(*texts, truncation=True)
-
-    texts = [name for name in splits["train"].column_names if name != "label"]
-    tokenized = splits.map(tokenize, batched=True, remove_columns=texts)
-    losses: list[float] = []
-
-    class InOrder(Trainer):  # type: ignore[misc]
-        def training_step(self, *values: Any, **options: Any) -> Any:
-            loss = super().training_step(*values, **options)
-            losses.append(float(loss))  # what it logs is rounded
-            return loss
-
-        def get_train_dataloader(self) -> Any:
-            order = torch.Generator().manual_seed(SEED)
-            batches = DataLoader(
-                tokenized["train"], BATCH, shuffle=True, generator=order,
-                collate_fn=self.data_collator,
-            )  # fmt: skip
-            return self.accelerator.prepare(batches)
-
-    arguments = TrainingArguments(
-        output_dir=str(folder), num_train_epochs=EPOCHS, learning_rate=RATE, seed=SEED,
-        per_device_train_batch_size=BATCH, weight_decay=0.01, adam_beta2=0.999,
-        adam_epsilon=1e-8, max_grad_norm=0.0, lr_scheduler_type="linear", optim="adamw_torch",
-        accelerator_config={"use_seedable_sampler": False}, use_cpu=True, save_strategy="no",
-        report_to="none", disable_tqdm=True,
-    )  # fmt: skip
-    trainer = InOrder(model, arguments, DataCollatorWithPadding(tokenizer), tokenized["train"])
-    trainer.train()
-    logits = trainer.predict(tokenized["validation"]).predictions
-    return losses, np.asarray(logits), model.state_dict()
-
-
 @pytest.mark.parametrize("task", TASKS)
-def test_it_trains_as_the_trainer_does(
-    task: str, toy_config: RunConfig, still_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_it_trains_as_the_courses_loop_does(task, toy_config, still_checkpoint, tmp_path):
     head, rows, outputs, metric = TASKS[task]
     pairs = uploads.pairs(tmp_path, head, train=rows(64), validation=rows(24, 1))
-    config = toy_config.changed(
-        checkpoint=str(still_checkpoint), metric_for_best_model=metric,
-        decay_biases_and_norms=False,
-    )  # fmt: skip
+    config = toy_config.changed(checkpoint=str(still_checkpoint), metric_for_best_model=metric)
     happened, model = fit(config, pairs)
-    expected, logits, weights = train(
-        str(still_checkpoint), pairs.splits, tmp_path, outputs, problem_type=task
-    )
+    expected, logits, weights = course.train(
+        str(still_checkpoint), pairs.splits, num_labels=outputs, problem_type=task,
+        ignore_mismatched_sizes=True,
+    )  # fmt: skip
     assert losses(happened) == pytest.approx(expected, abs=1e-5)
     for name, value in model.state_dict().items():
         assert torch.allclose(value, weights[name], atol=1e-5), name
     truth, final = np.array(pairs.splits["validation"]["label"]), evaluations(happened)[-1].metrics
-    if task == REGRESSION:
+    if task == base.REGRESSION:
         answers = logits[:, 0]
         metrics = {
             "pearson": scipy.stats.pearsonr(answers, truth).statistic,
             "spearmanr": scipy.stats.spearmanr(answers, truth).statistic,
-            "mae": np.abs(answers - truth).mean(),
-            "rmse": np.sqrt(((answers - truth) ** 2).mean()),
+            "mae": np.abs(answers - truth).mean(), "rmse": np.sqrt(((answers - truth) ** 2).mean()),
             "loss": ((answers - truth) ** 2).mean(),
-        }
+        }  # fmt: skip
     else:
         loss = torch.nn.functional.binary_cross_entropy_with_logits
         off = (logits > 0) != (truth > 0)

@@ -1,35 +1,32 @@
 """Recorded steps: the same training as step by step, or a reason in the log."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 
 from finetune.config import RunConfig
 from finetune.data import splits
 from finetune.runs import events
 from finetune.tasks.base import Target
 from finetune.training import cuda_graphs, model
-from finetune.training.cuda_graphs import Recorded, RecordedStep
+from finetune.training.cuda_graphs import RecordedStep
 from tests.support import tape, uploads
-from tests.support.graded import graded_rows, labelled_rows
 from tests.support.tape import TapeRecorder
+from tests.support.toys import graded_rows, labelled_rows
 from tests.support.training import evaluations, fit, losses
 
 Record = Callable[..., TapeRecorder]
 
 
 @pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch) -> Record:
+def record(monkeypatch) -> Record:
     """Let the following runs be recorded, on a tape."""
 
-    def record(*args: Any) -> TapeRecorder:
+    def record(*args):
         recorder = TapeRecorder(*args)
         monkeypatch.setattr(cuda_graphs, "recorder_for", lambda *_: recorder)
         return recorder
@@ -38,7 +35,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
 
 
 @pytest.fixture
-def short(toy_config: RunConfig) -> RunConfig:
+def short(toy_config) -> RunConfig:
     """Six batches an epoch, of which the last is smaller."""
     return toy_config.changed(
         optim="adamw_torch_fused", max_grad_norm=1.0, per_device_train_batch_size=12,
@@ -54,7 +51,7 @@ def by_hand() -> Callable[[RunConfig, splits.Pairs], Learned]:
     """What a run comes to step by step, carried out once for all that have its configuration."""
     known: dict[str, Learned] = {}
 
-    def learn(config: RunConfig, pairs: splits.Pairs) -> Learned:
+    def learn(config, pairs):
         name = f"{config.to_json()} {pairs.fingerprint}"
         if name not in known:
             known[name] = fit(config, pairs)
@@ -63,7 +60,7 @@ def by_hand() -> Callable[[RunConfig, splits.Pairs], Learned]:
     return learn
 
 
-def reasons(happened: list[events.Event]) -> list[str]:
+def reasons(happened):
     return [event.reason for event in happened if isinstance(event, events.GraphsGivenUp)]
 
 
@@ -80,20 +77,18 @@ TOGETHER: dict[str, Any] = {"dropout": 0.2, "gradient_accumulation_steps": 4}
         ({"use_lora": True}, (), ""),
         ({"class_weights": "balanced", "label_smoothing_factor": 0.1}, (), ""),
         ({"lr_scheduler_type": "reduce_lr_on_plateau", "learning_rate": 0.1}, (), ""),
-        ({"freeze_embeddings": True, "dropout": 0.0}, (), ""),
         ({"mixed_precision": "bf16"}, (), ""),
         # What cannot be recorded is done step by step from the same state.
-        *((TOGETHER, fails, "out of memory") for fails in ((0, 0), (1, 40), (2, 150))),
+        *((TOGETHER, fails, "out of memory") for fails in ((0, 0), (2, 150))),
         # A graph that is wrong is found before it is used.
-        *((TOGETHER, (-1, 0, wrong), "memory" if wrong == "an error" else "differ from its work")
+        *(pytest.param(
+            TOGETHER, (-1, 0, wrong), "memory" if wrong == "an error" else "differ from its work",
+            marks=() if wrong in ("a stale input", "an error") else pytest.mark.long)
           for wrong in tape.WRONG),
     ],
     ids=str,
 )  # fmt: skip
-def test_a_recorded_run_learns_the_same(
-    short: RunConfig, toy_pairs: splits.Pairs, record: Record, by_hand: Any,
-    capfd: pytest.CaptureFixture[str], values: dict[str, Any], recording: Any, words: str,
-) -> None:  # fmt: skip
+def test_it_learns_the_same(short, toy_pairs, record, by_hand, capfd, values, recording, words):
     config = short.changed(**values)
     before, expected = by_hand(config, toy_pairs)
     recorder = record(*recording)
@@ -120,13 +115,8 @@ def test_a_recorded_run_learns_the_same(
         assert [type(event) for event in happened] == [type(event) for event in before]
 
 
-@pytest.mark.parametrize("together", [1, 2])
-def test_a_resumed_run_is_bit_identical(
-    short: RunConfig, toy_pairs: splits.Pairs, record: Record, tmp_path: Path, together: int
-) -> None:
-    config = short.changed(
-        dropout=0.2, save_steps=5, max_steps=9, gradient_accumulation_steps=together
-    )
+def test_a_resumed_run_is_bit_identical(short, toy_pairs, record, tmp_path):
+    config = short.changed(dropout=0.2, save_steps=5, max_steps=9, gradient_accumulation_steps=2)
     record()
     whole, expected = fit(config, toy_pairs)
     folder = tmp_path / "checkpoint"
@@ -141,13 +131,10 @@ def test_a_resumed_run_is_bit_identical(
         assert torch.equal(resumed.state_dict()[name], weights), name
 
 
-def test_what_waits_for_the_device_is_not_recorded_and_a_later_error_ends_no_run(
-    short: RunConfig, toy_pairs: splits.Pairs, record: Record, capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, by_hand: Any,
-) -> None:  # fmt: skip
+def test_what_waits_for_it_is_not_recorded(short, toy_pairs, record, capfd, monkeypatch, by_hand):
     from finetune.tasks.single_label import SingleLabel
 
-    def looking(self: Any, outputs: Any, *_: Any) -> Tensor:
+    def looking(self, outputs, *_):
         return outputs.loss * (2.0 if outputs.loss > 100 else 1.0)  # type: ignore[no-any-return]
 
     expected = losses(by_hand(short, toy_pairs)[0])
@@ -158,7 +145,7 @@ def test_what_waits_for_the_device_is_not_recorded_and_a_later_error_ends_no_run
     monkeypatch.undo()
     recorder, replay = record(), tape._Tape.replay
 
-    def failing(self: Any) -> None:
+    def failing(self):
         if recorder.replayed > 9:
             raise RuntimeError("CUDA error: out of memory")
         replay(self)
@@ -169,33 +156,20 @@ def test_what_waits_for_the_device_is_not_recorded_and_a_later_error_ends_no_run
     assert reasons(happened)
 
 
-def test_a_shape_and_the_constants_make_a_graph_and_no_replay_overwrites_a_result() -> None:
-    before = None
-    recorder = TapeRecorder()
-    work = Recorded(lambda batch, factor: (batch["x"] * factor,), recorder)
-    for size, factor in ((2, 3.0), (2, 3.0), (4, 3.0), (2, 1.0), (4, 3.0)):
-        batch = {"x": torch.rand(size)}
-        (product,) = work(batch, factor)
-        assert torch.equal(product, batch["x"] * factor)
-        assert before is None or torch.equal(*before)
-        before = product, product.clone()
-    assert (recorder.recorded, recorder.replayed) == (3, 8)  # each is compared once
-
-
-def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale() -> None:
+def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale():
     """As in fp16. The second batch overflows."""
 
-    def train(recorded: bool) -> tuple[list[float], list[float]]:
+    def train(recorded):
         torch.manual_seed(0)
         layer = nn.Linear(4, 1)
         adamw = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
         optimizer = Accelerator(cpu=True).prepare(adamw)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
 
-        def loss(batch: dict[str, Tensor]) -> Tensor:
+        def loss(batch):
             return layer(batch["x"]).square().mean()  # type: ignore[no-any-return]
 
-        def work(batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        def work(batch):
             value = loss(batch)
             scaler.scale(value).backward()
             scaler.unscale_(adamw)
@@ -232,18 +206,12 @@ def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale() -> Non
         ({"pad_to_multiple_of": 8, "max_length": 128}, ""),
     ],
 )
-def test_why_steps_are_not_recorded(
-    toy_config: RunConfig, values: dict[str, Any], words: str
-) -> None:
+def test_why_steps_are_not_recorded(toy_config, values, words):
     _, classifier, _ = model.load_classifier(toy_config.checkpoint, Target(("no", "yes")), 32)
     config = RunConfig(**{"optim": "adamw_torch_fused"} | values)
     reason = cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
     assert words in reason
     assert bool(reason) == bool(words)
-    for max_length in (8, 32, 100, 128, 512, 8192):  # a GPU reads batches of few widths
-        multiple = cuda_graphs.width_multiple(RunConfig(max_length=max_length))
-        assert multiple >= 16 >= max_length / multiple
-        assert multiple % 8 == 0
     classifier.config.encoder_layerdrop = 0.1
     assert cuda_graphs.obstacle(config, Accelerator(cpu=True), classifier)
 
@@ -253,9 +221,7 @@ def test_why_steps_are_not_recorded(
     [("sentence1,sentence2,score", graded_rows), ("text,labels", labelled_rows)],
     ids=["a score", "several labels"],
 )
-def test_scores_and_several_labels_train_the_same_recorded(
-    short: RunConfig, record: Record, tmp_path: Path, head: str, rows: Any
-) -> None:
+def test_scores_and_several_labels_train_the_same_recorded(short, record, tmp_path, head, rows):
     pairs = uploads.pairs(tmp_path, head, train=rows(64), validation=rows(24, 1))
     smoothing = 0.1 if rows is labelled_rows else 0.0
     config = short.changed(

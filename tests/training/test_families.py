@@ -1,9 +1,6 @@
 """Checkpoints of many families, toy models built from their configurations: each is trained for a
 few steps, saved, loaded back, and answers as it did."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +11,7 @@ from accelerate.utils import set_seed
 from transformers import AutoModelForSequenceClassification
 
 from finetune.config import PRESETS, RunConfig, preset
-from finetune.data import checkpoints, splits
+from finetune.data import checkpoints
 from finetune.errors import ModelError
 from finetune.inference.predictor import Predictor
 from finetune.jobs import cost
@@ -25,21 +22,20 @@ from tests.support import toys
 from tests.support.families import FAMILIES, SMALL, VARIANTS, write
 from tests.support.training import fit, losses, prepared
 
+VARIED = {family for family, _ in VARIANTS.values()}  # trained as one of their variants
+
 
 @pytest.mark.parametrize(
     ("family", "values"),
     [
-        *((family, {}) for family in (*FAMILIES, *VARIANTS)),
+        *((family, {}) for family in (*FAMILIES, *VARIANTS) if family not in VARIED),
         ("Bert", {"use_lora": True}), ("GPT2", {"use_lora": True}),
         *(pytest.param(family, {"use_lora": True}, marks=pytest.mark.long)
           for family in FAMILIES if family not in ("Bert", "GPT2")),
         *(("Bert", preset(name)) for name in PRESETS),
     ],
 )  # fmt: skip
-def test_it_trains_and_its_saved_model_answers_as_the_trained_one(
-    family: str, values: dict[str, Any], tmp_path: Path, toy_config: RunConfig,
-    toy_pairs: splits.Pairs,
-) -> None:  # fmt: skip
+def test_it_trains_and_its_saved_model_answers_so(family, values, tmp_path, toy_config, toy_pairs):
     config = toy_config.changed(**values).changed(
         checkpoint=str(write(tmp_path / family, family)), max_steps=3, max_length=32,
         max_eval_samples=8, mixed_precision="no",
@@ -78,12 +74,11 @@ UNLIMITED = {"DebertaV2", "ModernBert", "Llama"}  # their positions are none of 
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *MORE])
-def test_a_checkpoint_reads_as_many_tokens_as_is_said(family: str) -> None:
+def test_a_checkpoint_reads_as_many_tokens_as_is_said(family):
     for padding in (0, 1):
         values = {"vocab_size": 40, "pad_token_id": padding, **(FAMILIES | MORE)[family]}
         config = getattr(transformers, f"{family}Config")(**values)
         most = checkpoints.most_tokens(config.to_dict())
-        assert most is not None
         assert most <= 66
         classifier = getattr(transformers, f"{family}ForSequenceClassification")(config).eval()
         with torch.no_grad():
@@ -95,7 +90,7 @@ def test_a_checkpoint_reads_as_many_tokens_as_is_said(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "DebertaV2", "GPT2"])
-def test_a_checkpoint_without_its_tokenizer_is_refused(family: str, tmp_path: Path) -> None:
+def test_a_checkpoint_without_its_tokenizer_is_refused(family, tmp_path):
     """Of most kinds the library makes one of special tokens alone, and says nothing."""
     folder = write(tmp_path / family, family)
     for path in folder.glob("token*"):
@@ -106,7 +101,7 @@ def test_a_checkpoint_without_its_tokenizer_is_refused(family: str, tmp_path: Pa
             load()
 
 
-def test_a_tokenizer_is_read_from_its_sentencepiece_model(tmp_path: Path) -> None:
+def test_a_tokenizer_is_read_from_its_sentencepiece_model(tmp_path):
     """DeBERTa-v3 and its kin have no other file."""
     folder = write(tmp_path / "deberta", "DebertaV2 as v3", vocab_size=60)
     for path in folder.glob("token*"):
@@ -124,9 +119,7 @@ def test_a_tokenizer_is_read_from_its_sentencepiece_model(tmp_path: Path) -> Non
     assert "".join(words).replace("\u2581", " ").split() == ["the", "cat", "a", "dog"]
 
 
-def test_more_tokens_than_embeddings_are_said(
-    tmp_path: Path, toy_config: RunConfig, toy_pairs: splits.Pairs
-) -> None:
+def test_more_tokens_than_embeddings_are_said(tmp_path, toy_config, toy_pairs):
     """The last words of the vocabulary have no place in the weights."""
     folder = write(tmp_path / "bert", "Bert")
     small = AutoModelForSequenceClassification.from_pretrained(folder)
@@ -142,7 +135,7 @@ def test_more_tokens_than_embeddings_are_said(
         predictor("the cat leaves", "a dog")
 
 
-def gradients(classifier: Any, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+def gradients(classifier, tokens, mask):
     """The loss's gradient by every weight, after a batch."""
     classifier.train()
     batch = {"input_ids": tokens, "attention_mask": mask, "labels": torch.tensor([0, 1, 1])}
@@ -158,9 +151,7 @@ def gradients(classifier: Any, tokens: torch.Tensor, mask: torch.Tensor) -> dict
         *((family, True, "sdpa") for family in ("Roberta", "XLMRoberta", "Electra", "DistilBert")),
     ],
 )  # fmt: skip
-def test_the_last_layer_for_the_first_token_alone_learns_the_same(
-    tmp_path: Path, family: str, padded: bool, attention: str
-) -> None:
+def test_the_last_layer_for_the_first_token_learns_the_same(tmp_path, family, padded, attention):
     write(tmp_path, family)
     tokens = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
     lengths = torch.tensor([[9], [4], [7]]) if padded else torch.tensor([[9]])

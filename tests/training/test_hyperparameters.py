@@ -1,9 +1,6 @@
 """What each hyperparameter does to a run of a toy model: that it is obeyed, not only accepted;
 batch size and learning rate by the model, the device and the pairs."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +11,16 @@ from transformers import AutoTokenizer
 
 from finetune import config
 from finetune.config import PRESETS, RunConfig
-from finetune.data import splits
 from finetune.errors import ConfigError, ModelError
 from finetune.jobs import pipeline
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.training import accelerator, dataloaders, recipe
 from tests.support import toys
 from tests.support.training import fit, losses, prepared, work_in_this_process
 
 
 @pytest.fixture
-def short(toy_config: RunConfig) -> RunConfig:
+def short(toy_config) -> RunConfig:
     return toy_config.changed(max_steps=6, dropout=0.0, max_eval_samples=8)
 
 
@@ -55,11 +49,8 @@ LEARNS_THE_SAME: dict[str, Any] = {
      pytest.param("torch_compile", True, marks=pytest.mark.long)],
     ids=str,
 )  # fmt: skip
-def test_it_changes_what_is_learned_or_only_the_means(
-    short: RunConfig, toy_pairs: splits.Pairs, plain: list[float], name: str, value: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    def without_a_compiler(backend: str, dynamic: bool) -> TorchDynamoPlugin:
+def test_it_changes_what_is_learned_or_the_means(short, toy_pairs, plain, name, value, monkeypatch):
+    def without_a_compiler(backend, dynamic):
         assert backend == "inductor"
         return TorchDynamoPlugin(backend="eager", dynamic=dynamic)
 
@@ -76,7 +67,7 @@ def test_it_changes_what_is_learned_or_only_the_means(
         assert changed == pytest.approx(plain, abs=2e-5)
 
 
-def test_every_schedule_goes_to_its_end(short: RunConfig, toy_pairs: splits.Pairs) -> None:
+def test_every_schedule_goes_to_its_end(short, toy_pairs):
     rates = {}
     for name in config.hyperparameters()["lr_scheduler_type"].choices:
         scheduled = short.changed(lr_scheduler_type=name, warmup_ratio=0.3, eval_steps=3)
@@ -89,10 +80,8 @@ def test_every_schedule_goes_to_its_end(short: RunConfig, toy_pairs: splits.Pair
     assert len(set(rates.values())) >= 6
 
 
-def test_batches_have_the_width_asked_for_and_an_order_of_the_seed_alone(
-    short: RunConfig, toy_pairs: splits.Pairs
-) -> None:
-    def batches(**values: Any) -> list[torch.Tensor]:
+def test_batches_have_the_width_asked_for_and_an_order_of_the_seed_alone(short, toy_pairs):
+    def batches(**values):
         torch.rand(3)  # whatever else draws a number must not matter
         _, _, loaders = prepared(short.changed(**values), toy_pairs)
         return [batch["input_ids"] for batch in loaders.train]
@@ -111,13 +100,13 @@ def test_batches_have_the_width_asked_for_and_an_order_of_the_seed_alone(
     assert not all(map(torch.equal, first, other))
 
 
-def test_batches_of_one_length_waste_less(tmp_path: Path, toy_config: RunConfig) -> None:
+def test_batches_of_one_length_waste_less(tmp_path, toy_config):
     folder = toys.write_pairs(tmp_path)
     rows = [f"{'the cat ' * (1 + n % 12)},a dog {n},{n % 2}" for n in range(256)]
     (folder / "train.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]))
     pairs = toys.load(folder)
 
-    def padding(**values: Any) -> int:
+    def padding(**values):
         _, _, loaders = prepared(toy_config.changed(**values), pairs)
         batches = list(loaders.train)
         assert sum(len(batch["labels"]) for batch in batches) == 256
@@ -127,9 +116,7 @@ def test_batches_of_one_length_waste_less(tmp_path: Path, toy_config: RunConfig)
 
 
 @pytest.mark.parametrize("by_length", [True, False])
-def test_each_pair_is_read_once_an_epoch_in_an_order_drawn_anew(
-    short: RunConfig, toy_pairs: splits.Pairs, by_length: bool
-) -> None:
+def test_each_pair_is_read_once_an_epoch_in_an_order_drawn_anew(short, toy_pairs, by_length):
     config = short.changed(sentence_order="random", group_by_length=by_length)
     _, _, batches = prepared(config, toy_pairs)
     assert batches.either_order
@@ -151,7 +138,7 @@ def test_each_pair_is_read_once_an_epoch_in_an_order_drawn_anew(
     assert read == sorted(map(tuple, every))
 
 
-def test_what_is_frozen_stays(short: RunConfig, toy_pairs: splits.Pairs) -> None:
+def test_what_is_frozen_stays(short, toy_pairs):
     frozen = short.changed(freeze_embeddings=True, frozen_layers=1)
     _, before, _ = prepared(frozen, toy_pairs)
     start = {name: value.clone() for name, value in before.state_dict().items()}
@@ -159,11 +146,6 @@ def test_what_is_frozen_stays(short: RunConfig, toy_pairs: splits.Pairs) -> None
     changed = {name for name, value in after.items() if not torch.equal(value, start[name])}
     assert not any("word_embeddings" in name or "layer.0." in name for name in changed)
     assert any("layer.1." in name for name in changed)
-
-
-def test_balanced_weights_are_inverse_to_frequency() -> None:
-    weights = dataloaders.balanced_class_weights([10, 0, 30])
-    assert weights.tolist() == pytest.approx([2.0, 0.0, 2 / 3])
 
 
 @pytest.mark.parametrize(
@@ -178,16 +160,12 @@ def test_balanced_weights_are_inverse_to_frequency() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_refused(
-    short: RunConfig, toy_pairs: splits.Pairs, values: dict[str, Any], words: str
-) -> None:
+def test_what_cannot_be_done_is_refused(short, toy_pairs, values, words):
     with pytest.raises((ConfigError, ModelError), match=words):
         fit(short.changed(**values), toy_pairs)
 
 
-def test_the_tokens_of_a_large_split_are_mapped_from_a_file_that_has_no_name(
-    toy_config: RunConfig, tmp_path: Path
-) -> None:
+def test_the_tokens_of_a_large_split_are_mapped_from_a_file_that_has_no_name(toy_config, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(toy_config.checkpoint)
     # More than one batch of the Arrow writer.
     texts = [" ".join(["the", "cat", "sees", "a", "dog"][: 1 + n % 5]) for n in range(2500)]
@@ -206,10 +184,7 @@ MRPC, SOME, MANY = 3668, 11_004, 400_000  # pairs
 CPU, OLD, LAPTOP, H100 = 0, 16_000_000_000, 8_000_000_000, 85_000_000_000  # bytes of a GPU
 
 
-def chosen(
-    parameters: int, pairs: int, memory: int = CPU, processes: int = 1, family: str = "",
-    **values: Any,
-) -> tuple[int, float]:  # fmt: skip
+def chosen(parameters, pairs, memory=CPU, processes=1, family="", **values):
     config = recipe.resolve(RunConfig(**values), parameters, pairs, memory, processes, family)
     return config.per_device_train_batch_size, config.learning_rate
 
@@ -243,17 +218,13 @@ def chosen(
     ],
     ids=str,
 )  # fmt: skip
-def test_batch_size_and_learning_rate(
-    parameters: int, pairs: int, memory: int, values: dict[str, Any], expected: tuple[int, float]
-) -> None:
+def test_batch_size_and_learning_rate(parameters, pairs, memory, values, expected):
     assert chosen(parameters, pairs, memory, **values) == expected
     course = RunConfig(**PRESETS["As the course"])  # stays the course
     assert recipe.resolve(course, parameters, pairs, memory, 1) == course
 
 
-def test_a_run_records_what_it_takes_and_keeps_it_when_it_is_resumed_elsewhere(
-    store: RunStore, toy_checkpoint: Path, toy_pairs_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_keeps_what_it_took_on_resume(store, toy_checkpoint, toy_pairs_folder, monkeypatch):
     work_in_this_process(monkeypatch)
     files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
     config = RunConfig(
@@ -261,7 +232,7 @@ def test_a_run_records_what_it_takes_and_keeps_it_when_it_is_resumed_elsewhere(
         mixed_precision="no",
     )  # fmt: skip
 
-    def prepared(run: Run) -> tuple[int, float, int]:
+    def prepared(run):
         stream = pipeline.train_events(run, pipeline.StopSwitch(run))
         event = next(event for event in stream if isinstance(event, events.Prepared))
         stream.close()

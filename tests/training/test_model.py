@@ -1,15 +1,11 @@
 """Checkpoints are loaded, refused and saved; a classifier's own output layer is kept or not."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,15 +21,15 @@ from finetune.runs.run import Run
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, Target
 from finetune.training import model
 from tests.support import families, toys
-from tests.support.families import FAMILIES, write
-from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.families import write
+from tests.support.hub import TOKEN
 
 TARGET = Target(tuple(LABELS))
 
 INVALID = {"X-Error-Message": "Invalid credentials in Authorization header"}
 
 
-def test_the_bundled_checkpoint_is_the_official_one() -> None:
+def test_the_bundled_checkpoint_is_the_official_one():
     tokenizer, classifier, _ = model.load_classifier(BUNDLED_CHECKPOINT, TARGET, 128)
     assert classifier.config.id2label == dict(enumerate(LABELS))
     assert classifier.num_parameters() > 22_000_000
@@ -59,10 +55,7 @@ def test_the_bundled_checkpoint_is_the_official_one() -> None:
         ("pickle", "no safetensors weights", "save it as safetensors where you trust it"),
     ],
 )
-def test_why_a_checkpoint_is_not_to_be_had(
-    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch,
-    fault: Any, fact: str, remedy: str,
-) -> None:  # fmt: skip
+def test_why_a_checkpoint_is_not_to_be_had(hub, toy_checkpoint, monkeypatch, fault, fact, remedy):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     name = f"ada/why-{hashlib.sha256(remedy.encode()).hexdigest()[:8]}"  # is in no cache
     repo = hub.add_repo(name, files=toy_checkpoint)
@@ -77,9 +70,7 @@ def test_why_a_checkpoint_is_not_to_be_had(
     assert remedy in caught.value.remedy
 
 
-def test_visitors_get_no_checkpoint_that_the_hub_would_not_give_them(
-    hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_visitors_get_no_checkpoint_that_the_hub_denies_them(hub, toy_checkpoint, monkeypatch):
     """The libraries answer from their cache where the Hub refuses."""
     names = ("ada/hidden", "ada/locked-up", "ada/public")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -113,15 +104,13 @@ class Crash(BaseException):
     """The process ends here."""
 
 
-def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
-    toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_at_any_time_of_a_save_leaves_a_whole_model(toy_checkpoint, tmp_path, monkeypatch):
     """Cut off before each call that changes what is on the disk, and after the last."""
     tokenizer, classifier, _ = model.load_classifier(str(toy_checkpoint), TARGET, 32)
     calls, limit = 0, 10**9
 
-    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
+    def counting(real):
+        def call(*args, **options):
             nonlocal calls
             calls += 1
             if calls > limit:
@@ -156,7 +145,7 @@ def test_a_crash_at_any_moment_of_a_save_leaves_a_whole_model(
         model.save_model(classifier, tokenizer, tmp_path / "gone" / "best")
 
 
-def test_a_damaged_model_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_is_said(toy_checkpoint, tmp_path):
     best = tmp_path / "best"
     with pytest.raises(ModelError, match="no saved model"):
         model.load_saved_model(best)
@@ -175,15 +164,15 @@ NAMES = ["ENTAILMENT", "NEUTRAL", "CONTRADICTION"]
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
 
-# Of the families two say at once what breaks in most.
-FEW = [
-    pytest.param(family, marks=() if family in ("Bert", "GPT2") else pytest.mark.long)
-    for family in sorted(FAMILIES)
+# Two say at once what breaks in most. Others have RoBERTa's head, or GPT-2's.
+FEW = ["Bert", "GPT2"] + [
+    pytest.param(family, marks=pytest.mark.long)
+    for family in ("Albert", "DebertaV2", "DistilBert", "ModernBert", "Roberta")
 ]
 
 
 @pytest.fixture(params=FEW)
-def classifier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def classifier(request, tmp_path) -> Path:
     """A checkpoint of a family that answers one of three classes, always the first."""
     folder = write(tmp_path / request.param, request.param)
     config = AutoConfig.from_pretrained(folder)
@@ -193,14 +182,14 @@ def classifier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-def logits(folder: Path, labels: list[str]) -> tuple[torch.Tensor, model.LoadedClassifier]:
+def logits(folder, labels):
     loaded = model.load_classifier(str(folder), Target(tuple(labels)), 32)
     with torch.no_grad():
         inputs = loaded.tokenizer(*PAIR, return_tensors="pt")
         return loaded.model.eval()(**inputs).logits[0], loaded
 
 
-def own_logits(folder: Path) -> torch.Tensor:
+def own_logits(folder):
     """The answer of the checkpoint as it is."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
@@ -219,9 +208,7 @@ def own_logits(folder: Path) -> torch.Tensor:
          "these classes and others (ENTAILMENT, NEUTRAL, CONTRADICTION)"),
     ],
 )  # fmt: skip
-def test_answers_keep_their_meaning_where_the_names_agree(
-    classifier: Path, labels: list[str], kept: str
-) -> None:
+def test_answers_keep_their_meaning_where_the_names_agree(classifier, labels, kept):
     expected = dict(zip(NAMES, own_logits(classifier).tolist(), strict=True))
     answer, loaded = logits(classifier, labels)
     wanted = [expected[label.upper()] for label in labels]
@@ -230,7 +217,7 @@ def test_answers_keep_their_meaning_where_the_names_agree(
     assert kept in loaded.head.text
 
 
-def test_other_classes_get_a_new_output_layer(classifier: Path) -> None:
+def test_other_classes_get_a_new_output_layer(classifier):
     """Of as many classes: the library would keep the layer under the new names."""
     _, loaded = logits(classifier, ["bad", "fair", "good"])
     own = AutoModelForSequenceClassification.from_pretrained(classifier)
@@ -248,14 +235,14 @@ def test_other_classes_get_a_new_output_layer(classifier: Path) -> None:
 
 
 @pytest.fixture(params=FEW)
-def reranker(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def reranker(request, tmp_path) -> Path:
     """A checkpoint of a family with a single logit, as sentence-transformers saves one."""
     folder = write(tmp_path / request.param, request.param, num_labels=1)
     return families.lively(folder)
 
 
 @pytest.mark.parametrize("positive", [0, 1])
-def test_a_single_logit_becomes_that_of_the_positive_class(reranker: Path, positive: int) -> None:
+def test_a_single_logit_becomes_that_of_the_positive_class(reranker, positive):
     (logit,) = own_logits(reranker)
     target = Target(("a", "b"), positive)
     tokenizer, classifier, head = model.load_classifier(str(reranker), target, 32)
@@ -270,7 +257,7 @@ def test_a_single_logit_becomes_that_of_the_positive_class(reranker: Path, posit
     assert "log-odds of the positive class" in head.text
 
 
-def test_a_single_logit_is_stretched_to_a_scale(reranker: Path) -> None:
+def test_a_single_logit_is_stretched_to_a_scale(reranker):
     (logit,) = own_logits(reranker)
     target = Target((), task=REGRESSION, low=0.0, high=5.0)
     tokenizer, classifier, head = model.load_classifier(str(reranker), target, 32)
@@ -284,7 +271,7 @@ def test_a_single_logit_is_stretched_to_a_scale(reranker: Path) -> None:
     assert "stretched to the scale" in head.text
 
 
-def test_what_does_not_agree_with_the_classes_keeps_no_row(tmp_path: Path) -> None:
+def test_what_does_not_agree_with_the_classes_keeps_no_row(tmp_path):
     """A single logit for several classes or labels, or a score; names that are not told apart."""
     one = write(tmp_path / "one", "Bert", num_labels=1)
     scored = write(tmp_path / "scored", "Bert", num_labels=1, problem_type=REGRESSION)
@@ -297,12 +284,12 @@ def test_what_does_not_agree_with_the_classes_keeps_no_row(tmp_path: Path) -> No
         assert not model.load_classifier(str(folder), target, 32).head.rows
 
 
-def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint: Path, tmp_path: Path) -> None:
+def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint, tmp_path):
     """Weights under other names: the library draws new ones and only warns."""
     folder = tmp_path / "toy"
     shutil.copytree(toy_checkpoint, folder)
 
-    def renamed(weights: dict[str, torch.Tensor]) -> None:
+    def renamed(weights):
         for name in list(weights):
             weights[f"text_{name}"] = weights.pop(name)
 
@@ -312,7 +299,7 @@ def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint: Path, tmp_pa
 
 
 @pytest.mark.parametrize("family", FEW)
-def test_answers_are_not_rounded_to_half_precision(family: str, tmp_path: Path) -> None:
+def test_answers_are_not_rounded_to_half_precision(family, tmp_path):
     folder = write(tmp_path / family, family)
     target = Target((), task=REGRESSION, low=0.0, high=5.0)
     loaded = model.load_classifier(str(folder), target, 32)

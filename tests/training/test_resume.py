@@ -1,8 +1,6 @@
 """A run that ends anywhere goes on as if it never had, with one process or several: the same
 weights, bit for bit."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import multiprocessing
@@ -12,8 +10,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,11 +19,8 @@ from transformers import AutoTokenizer
 
 from finetune.cli import train as train_command
 from finetune.config import PRESETS, RunConfig
-from finetune.data import splits
 from finetune.jobs import scheduler, service, train, worker, workers
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.training import model
 from tests.support import toys
 from tests.support.running import start
@@ -47,18 +40,18 @@ class Life:
     models: dict[int, Weights]  # by step
 
 
-def live(run: Run, pairs: splits.Pairs, ends: Ends = lambda _: False, killed: bool = False) -> Life:
+def live(run, pairs, ends=lambda _: False, killed=False):
     """Work on a run in this process, from its last checkpoint on, until it is stopped or killed
     after the events for which `ends` is true."""
     history: list[events.Event] = []
     models: dict[int, Weights] = {}
     tokenizer = AutoTokenizer.from_pretrained(run.config().checkpoint)
 
-    def save_checkpoint(step: int, write: Callable[[Path], None]) -> None:
+    def save_checkpoint(step, write):
         write(run.begin_checkpoint())
         run.end_checkpoint(step, keep=1)
 
-    def save_best(step: int, best: Any, weights: Any) -> None:
+    def save_best(step, best, weights):
         model.save_model(model.merged_model(best), tokenizer, run.folder / "best", weights, step)
         models[step] = kept_weights(run)
 
@@ -78,28 +71,28 @@ def live(run: Run, pairs: splits.Pairs, ends: Ends = lambda _: False, killed: bo
     return Life(history, weights, models)
 
 
-def at_step(number: int) -> Ends:
+def at_step(number):
     return lambda history: last_step(history) >= number
 
 
-def after(count: int) -> Ends:
+def after(count):
     return lambda history: len(history) >= count
 
 
-def kept_weights(run: Run) -> Weights:
+def kept_weights(run):
     weights: Weights = load_file(run.best / "model.safetensors")
     return weights
 
 
-def same(first: Weights, second: Weights) -> bool:
+def same(first, second):
     return first.keys() == second.keys() and all(map(torch.equal, first.values(), second.values()))
 
 
-def last_step(history: list[events.Event]) -> int:
+def last_step(history):
     return max((event.step for event in history if isinstance(event, events.Stepped)), default=0)
 
 
-def scores(history: list[events.Event]) -> list[dict[str, float]]:
+def scores(history):
     return [event.metrics for event in evaluations(history)]
 
 
@@ -108,18 +101,16 @@ def scores(history: list[events.Event]) -> list[dict[str, float]]:
     [
         {"save_steps": 2},
         {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 4},
-        {"group_by_length": True, "eval_steps": 5},
+        pytest.param({"group_by_length": True, "eval_steps": 5}, marks=pytest.mark.long),
         {"optim": "adafactor", "swap_augmentation": True, "eval_steps": 4, "max_steps": 10},
-        {"sentence_order": "random", "save_steps": 3},
+        pytest.param({"sentence_order": "random", "save_steps": 3}, marks=pytest.mark.long),
         {"group_by_length": True, "sentence_order": "random", "eval_steps": 5},
         {"use_lora": True, "eval_steps": 3},
         {"eval_steps": -1, "dropout": 0.1, "num_train_epochs": 4},
     ],
     ids=lambda values: next(iter(values)),
 )
-def test_the_rest_is_as_if_it_had_never_ended(
-    values: dict[str, Any], toy_config: RunConfig, toy_pairs: splits.Pairs, store: RunStore
-) -> None:
+def test_the_rest_is_as_if_it_had_never_ended(values, toy_config, toy_pairs, store):
     """Stopped, killed, and stopped again."""
     config = toy_config.changed(**values)
     whole = live(store.create(config), toy_pairs)
@@ -149,10 +140,7 @@ def test_the_rest_is_as_if_it_had_never_ended(
     ],
     ids=["plateau", "patience", "killed"],
 )  # fmt: skip
-def test_an_end_after_any_event_loses_nothing_and_the_kept_models_scores_are_its_own(
-    killed: bool, values: dict[str, Any], toy_config: RunConfig, toy_pairs: splits.Pairs,
-    store: RunStore,
-) -> None:  # fmt: skip
+def test_an_end_after_any_event_loses_nothing(killed, values, toy_config, toy_pairs, store):
     base = toy_config.changed(learning_rate=0.05, save_steps=2, max_eval_samples=8)
     config = base.changed(**values)
     whole = live(store.create(config), toy_pairs)
@@ -162,7 +150,7 @@ def test_an_end_after_any_event_loses_nothing_and_the_kept_models_scores_are_its
     assert end.early or len(rates) > 1, "the schedule is put to work"
     assert not killed or len(whole.models) > 2
 
-    def check_kept_model(run: Run) -> None:
+    def check_kept_model(run):
         summary = run.state()
         step = summary.saved_step
         assert run.has_model() == (step is not None)
@@ -196,9 +184,7 @@ def test_an_end_after_any_event_loses_nothing_and_the_kept_models_scores_are_its
             assert scores(both) == scores(whole.history), count
 
 
-def test_only_so_many_checkpoints_stay_and_without_one_a_run_begins_anew(
-    store: RunStore, toy_config: RunConfig
-) -> None:
+def test_only_so_many_checkpoints_stay_and_without_one_a_run_begins_anew(store, toy_config):
     run = store.create(toy_config)
     run.append(events.Failed(error="the network"))
     assert run.resume() == 0
@@ -210,9 +196,7 @@ def test_only_so_many_checkpoints_stay_and_without_one_a_run_begins_anew(
     assert [path.stem for path in run.checkpoints()] == ["step-000000009", "step-000000012"]
 
 
-def test_a_run_does_not_go_on_with_other_pairs(
-    store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_does_not_go_on_with_other_pairs(store, toy_config, monkeypatch):
     run = store.create(toy_config)
     (ready,) = [event for event in toys.story() if isinstance(event, events.Prepared)]
     run.append(ready.model_copy(update={"fingerprint": "f" * 64, "data": {"revision": "abc"}}))
@@ -228,16 +212,14 @@ def test_a_run_does_not_go_on_with_other_pairs(
 class Evil:
     """What a foreign checkpoint may hold: read as a pickle, it makes a folder."""
 
-    def __init__(self, flag: Path) -> None:
+    def __init__(self, flag):
         self.flag = flag
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.mkdir, (str(self.flag),)
 
 
-def test_a_checkpoint_runs_no_code(
-    store: RunStore, toy_config: RunConfig, toy_pairs: splits.Pairs, tmp_path: Path
-) -> None:
+def test_a_checkpoint_runs_no_code(store, toy_config, toy_pairs, tmp_path):
     run = store.create(toy_config)
     live(run, toy_pairs, at_step(4))
     (checkpoint,) = run.checkpoints()
@@ -252,7 +234,7 @@ def test_a_checkpoint_runs_no_code(
     assert not list(tmp_path.glob("flag-*"))
 
 
-def work(folder: Path) -> None:
+def work(folder):
     """What a worker's process does that has the libraries already."""
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
     torch.set_num_threads(1)
@@ -260,16 +242,14 @@ def work(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_killed_at_random_moments_it_ends_with_the_same_weights(
-    toy_config: RunConfig, store: RunStore
-) -> None:
+def test_killed_at_random_moments_it_ends_with_the_same_weights(toy_config, store):
     config = toy_config.changed(
         max_train_samples=160, max_eval_samples=16, num_train_epochs=15, eval_steps=7, save_steps=3
     )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(worker.IMPORTED))
 
-    def begin(run: Run) -> Any:
+    def begin(run):
         process = context.Process(target=work, args=(run.folder,))
         process.start()
         return process
@@ -298,7 +278,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(
 
 
 @pytest.fixture
-def shared(toy_checkpoint: Path) -> RunConfig:
+def shared(toy_checkpoint) -> RunConfig:
     return RunConfig(
         checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
         learning_rate=1e-3, max_length=32, max_steps=40, eval_steps=20, logging_steps=1,
@@ -306,21 +286,18 @@ def shared(toy_checkpoint: Path) -> RunConfig:
     ).changed(**PRESETS["As the course"])  # fmt: skip
 
 
-def ended(run: Run) -> str:
+def ended(run):
     until(lambda: run.state().status not in ("running", "waiting"))
     return run.state().status
 
 
 @pytest.mark.long
-def test_the_processes_end_early_together(
-    store: RunStore, shared: RunConfig, processes: list[psutil.Process]
-) -> None:
+def test_the_processes_end_early_together(store, shared, processes):
     """Only the main process knows the scores; a rank that went on alone would wait for ever."""
     still = shared.changed(learning_rate=1e-8, eval_steps=5, early_stopping_patience=1)
     run, _ = start(store, still, processes)
     assert ended(run) == "finished", run.log_tail()
     summary = run.state()
-    assert summary.started is not None
     assert summary.started.processes == 2
     assert [event.step for event in summary.validation] == [5, 10]
     assert (summary.early, len(summary.train)) == (True, 10)
@@ -328,9 +305,7 @@ def test_the_processes_end_early_together(
 
 
 @pytest.mark.long
-def test_a_process_that_is_killed_or_stopped_ends_all_and_the_run_goes_on_to_the_same_weights(
-    store: RunStore, shared: RunConfig, processes: list[psutil.Process]
-) -> None:
+def test_killed_or_stopped_all_ends_and_goes_on_to_the_same_weights(store, shared, processes):
     """Each of two ranks is killed, then their launcher; then the run is stopped. Each epoch draws
     the order of each pair."""
     config = shared.changed(max_steps=200, eval_steps=20, save_steps=10, sentence_order="random")
@@ -338,7 +313,7 @@ def test_a_process_that_is_killed_or_stopped_ends_all_and_the_run_goes_on_to_the
     assert ended(whole) == "finished", whole.log_tail()
     run, launcher = start(store, config, processes)
 
-    def begun() -> bool:
+    def begun():
         scheduler.dispatch_queue(store)  # no app is here to look again
         return workers.worker_process(run) is not None
 
@@ -366,5 +341,5 @@ def test_a_process_that_is_killed_or_stopped_ends_all_and_the_run_goes_on_to_the
     assert same(kept_weights(whole), kept_weights(run))
 
 
-def lives(process: psutil.Process) -> bool:
+def lives(process):
     return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

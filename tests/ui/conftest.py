@@ -1,10 +1,7 @@
 """Fixtures of the page's tests; the app, the browser and the server are shared between tests."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,18 +14,17 @@ from finetune.ui import app as ui_app
 from finetune.ui import auth
 from tests.support import toys
 from tests.support.browser import App, View, Visit, launch_browser
-from tests.support.hub import LoopbackHub
 from tests.support.server import Server
 from tests.support.tabs import LOG, NAME, asks
 
 
 @pytest.fixture(scope="session")
-def browser(chromium: str) -> Browser:
+def browser(chromium) -> Browser:
     return launch_browser(chromium)
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+def running(tmp_path_factory) -> Iterator[App]:
     """`python app.py` for all tests: it takes as long to start as many of them last."""
     process = App(tmp_path_factory.mktemp("app") / "runs")
     yield process
@@ -36,14 +32,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 
 @pytest.fixture
-def app(running: App, hub: LoopbackHub) -> Iterator[App]:
+def app(running, hub) -> Iterator[App]:
     """An app that has no runs and no files yet; its process is shared."""
     yield running
     running.empty()
 
 
 @pytest.fixture
-def visit(browser: Browser, app: App, request: pytest.FixtureRequest) -> Iterator[Visit]:
+def visit(browser, app, request) -> Iterator[Visit]:
     """The app's page, in the view that is a parameter of the test or in a wide one."""
     visit = Visit(browser, app.url, getattr(request, "param", View()))
     yield visit
@@ -51,7 +47,7 @@ def visit(browser: Browser, app: App, request: pytest.FixtureRequest) -> Iterato
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def served(tmp_path_factory) -> Iterator[Server]:
     """The page served by this process, whose uploads are in a folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
@@ -64,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def server(served: Server) -> Iterator[Server]:
+def server(served) -> Iterator[Server]:
     """The page served by this process, without runs; to build it takes as long as many a test."""
     yield served
     auth._identities.clear()
@@ -73,7 +69,7 @@ def server(served: Server) -> Iterator[Server]:
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
+def store(request, tmp_path) -> RunStore:
     """The store of the served page if the test asks for the page, and else one of its own."""
     if "server" in request.fixturenames:
         return request.getfixturevalue("server").store  # type: ignore[no-any-return]
@@ -81,13 +77,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
 
 
 @pytest.fixture
-def finished(store: RunStore, toy_checkpoint: Path) -> Run:
+def finished(store, toy_checkpoint) -> Run:
     """A run that ended; its model is the toy checkpoint."""
     return toys.finished_run(store, toy_checkpoint)
 
 
 @pytest.fixture
-def language(request: pytest.FixtureRequest) -> Iterator[str]:
+def language(request) -> Iterator[str]:
     """Who asks speaks this language."""
     asker = SimpleNamespace(headers={"accept-language": request.param, "cookie": ""})
     former = LocalContext.request.set(asker)  # type: ignore[arg-type]
@@ -96,22 +92,22 @@ def language(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def shared(monkeypatch) -> None:
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
 
 
 @pytest.fixture
-def ada(shared: None, store: RunStore) -> str:
+def ada(shared, store) -> str:
     return auth.identities(store).issue("192.0.2.1")
 
 
 @pytest.fixture
-def bob(shared: None, store: RunStore) -> str:
+def bob(shared, store) -> str:
     return auth.identities(store).issue("192.0.2.2")
 
 
 @pytest.fixture
-def hers(store: RunStore, ada: str, toy_checkpoint: Path) -> Run:
+def hers(store, ada, toy_checkpoint) -> Run:
     """Ada's finished run, with all a run can have."""
     run = toys.finished_run(auth.visitor_store(store, asks(ada)), toy_checkpoint, NAME)
     run.log_file.write_text(LOG)

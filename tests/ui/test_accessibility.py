@@ -4,25 +4,23 @@ axe-core (https://github.com/dequelabs/axe-core) looks at every tab in both them
 see is asserted beside it: focus that shows and is never lost, and that nothing moves.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
 
 import axe_playwright_python
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from tests.support import toys
-from tests.support.browser import App, new_page, pick, unfold
-from tests.support.evaluated_runs import evaluated
+from tests.support.browser import new_page, pick, unfold
+from tests.support.made_runs import evaluated
 
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
 WALK = Path(__file__).with_name("walk.js")
 
 
-def grave(page: Page, where: str) -> list[str]:
+def grave(page, where):
     """The violations axe reports on the page as it is now, those of colours in both themes: rule,
     selector and markup of each; and what Tab does not reach."""
     if not page.evaluate("() => 'axe' in window"):
@@ -49,7 +47,7 @@ def grave(page: Page, where: str) -> list[str]:
     return violations + [f"{where}: no Tab to {markup}" for markup in missed]
 
 
-def missed_by_tab(page: Page) -> list[str]:
+def missed_by_tab(page):
     """What Tab does not reach, from the start of the page on until nothing has the focus, which
     should be so at the end of the page and nowhere before."""
     page.evaluate("walk.begin()")
@@ -62,17 +60,15 @@ def missed_by_tab(page: Page) -> list[str]:
     raise AssertionError("Tab comes to no end")
 
 
-def open_tab(page: Page, name: str) -> None:
+def open_tab(page, name):
     page.get_by_role("tab", name=name, exact=True).click()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("width", [1280, 375])
-def test_every_tab_works_and_axe_finds_nothing(
-    app: App, browser: Browser, toy_checkpoint: Path, width: int
-) -> None:
+def test_every_tab_works_and_axe_finds_nothing(app, browser, toy_checkpoint, width):
     for seed, skill in ((1, 0.2), (2, 4.0)):
-        evaluated(app, toy_checkpoint, seed, skill)
+        evaluated(app.store, toy_checkpoint, seed, skill)
     page = new_page(browser, viewport={"width": width, "height": 900})
     page.goto(f"{app.url}?__theme=dark")
     expect(page.locator("#hub-status")).to_contain_text("Hub")
@@ -103,7 +99,7 @@ def test_every_tab_works_and_axe_finds_nothing(
     assert violations == []
 
 
-def visit_runs(page: Page) -> list[str]:
+def visit_runs(page):
     open_tab(page, "Runs")
     page.locator("#runs-table .ft-open").first.click()
     expect(page.locator("#verdict")).to_be_visible()  # or the answer would choose its part again
@@ -128,7 +124,7 @@ def visit_runs(page: Page) -> list[str]:
     return violations + grave(page, "Runs, compared")
 
 
-def visit_predict(page: Page) -> list[str]:
+def visit_predict(page):
     open_tab(page, "Predict")
     expect(page.locator("#predict-run input")).to_have_value(re.compile("F1"))
     page.locator("#samples button").first.click()
@@ -162,9 +158,7 @@ def visit_predict(page: Page) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("width", [375, 1920])
-def test_axe_finds_nothing_where_there_is_nothing_yet(
-    app: App, browser: Browser, width: int
-) -> None:
+def test_axe_finds_nothing_where_there_is_nothing_yet(app, browser, width):
     page = new_page(browser, viewport={"width": width, "height": 800}, reduced_motion="reduce")
     page.goto(f"{app.url}?__theme=light")
     expect(page.locator("#hub-status")).to_contain_text("Hub")

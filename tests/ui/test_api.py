@@ -1,13 +1,10 @@
 """The page for programs, by `gradio_client` and by plain HTTP; and what the app keeps of a call, in
 the process that serves it."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import tracemalloc
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,32 +13,27 @@ from gradio_client.exceptions import AppError
 
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.jobs import scheduler, workers
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import app
 from tests.support import toys
-from tests.support.hub import LoopbackHub
-from tests.support.server import Server
 from tests.support.waiting import until
 
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
 
 @pytest.fixture
-def store(server: Server) -> RunStore:
+def store(server) -> RunStore:
     return server.store
 
 
 @pytest.fixture(scope="module")
-def client(served: Server) -> Iterator[Client]:
+def client(served) -> Iterator[Client]:
     opened = Client(served.url, verbose=False, analytics_enabled=False)
     yield opened
     opened.close()
 
 
-def test_programs_without_a_client_of_gradios_and_agents_leave_optional_arguments_out(
-    server: Server, finished: Run, tmp_path: Path
-) -> None:
+def test_programs_without_gradios_client_and_agents_leave_arguments_out(server, finished, tmp_path):
     path = toys.write_pairs(tmp_path) / "train.csv"
     with server.client() as web:
         file = web.post("gradio_api/upload", files={"files": path.open("rb")}).json()[0]
@@ -58,7 +50,7 @@ def test_programs_without_a_client_of_gradios_and_agents_leave_optional_argument
             assert said in web.post("gradio_api/mcp/", json=call, headers=accepts).text
 
 
-def test_a_pair_is_answered_and_explained(client: Client, finished: Run) -> None:
+def test_a_pair_is_answered_and_explained(client, finished):
     answer = client.predict(finished.id, *PAIR, api_name="/predict")
     assert answer["label"] in answer["probabilities"]
     assert sum(answer["probabilities"].values()) == pytest.approx(1.0, abs=1e-4)
@@ -74,14 +66,12 @@ def test_a_pair_is_answered_and_explained(client: Client, finished: Run) -> None
             client.predict(finished.id, "the cat", "", api_name=name)
 
 
-def test_a_run_is_started_stopped_and_resumed_by_a_program(
-    client: Client, store: RunStore, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_starts_stops_and_resumes_a_run(client, store, toy_checkpoint, monkeypatch):
     monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")  # trains nothing
     config = {"checkpoint": str(toy_checkpoint), "max_steps": 100_000, "max_length": 32}
     run = client.predict(config, api_name="/start_run")["id"]
 
-    def status() -> str:
+    def status():
         return str(client.predict(run, api_name="/run_status")["status"])
 
     with contextlib.closing(scheduler.Scheduler(store, every=0.1)) as starting:
@@ -102,7 +92,7 @@ def test_a_run_is_started_stopped_and_resumed_by_a_program(
         client.predict(run, api_name="/resume_run")
 
 
-def test_a_model_is_published_by_a_program(client: Client, finished: Run, hub: LoopbackHub) -> None:
+def test_a_model_is_published_by_a_program(client, finished, hub):
     for odd in ((finished.id, "a", 7), (finished.id, ["a"], "b")):
         with pytest.raises(AppError, match=r"is no text\. Send it as one\."):
             client.predict(*odd, api_name="/publish")
@@ -129,7 +119,7 @@ ODD_TEXTS: list[Any] = [
 
 
 @pytest.mark.long
-def test_no_odd_text_is_the_apps_fault(server: Server, finished: Run) -> None:
+def test_no_odd_text_is_the_apps_fault(server, finished):
     with server.client() as web:
         for text in ODD_TEXTS:
             answers = [server.call(web, "explain", finished.id, PAIR[0], text)]
@@ -145,7 +135,7 @@ def test_no_odd_text_is_the_apps_fault(server: Server, finished: Run) -> None:
 LONG = "\u732b" * 500_000  # a megabyte
 
 
-def leaves_little(call: Callable[[int], None], calls: int = 30, most: int = 300_000) -> bool:
+def leaves_little(call, calls=30, most=300_000):
     """True if each of so many calls, after a first one, leaves so many bytes behind at most, once
     the last ones have ended."""
     call(0)
@@ -159,14 +149,14 @@ def leaves_little(call: Callable[[int], None], calls: int = 30, most: int = 300_
         tracemalloc.stop()
 
 
-def test_a_visitor_who_comes_and_goes_leaves_little(server: Server, finished: Run) -> None:
+def test_a_visitor_who_comes_and_goes_leaves_little(server, finished):
     """Gradio keeps 0.8 MB of settings, and what was sent, for each of the last 10,000 sessions."""
     with server.client() as web:
 
-        def visit(number: int) -> None:
+        def visit(number):
             assert server.run(web, "on_shown_part", [None], f"v{number}").status_code == 200
 
-        def ask(number: int) -> None:  # a program, in a session of its own each time
+        def ask(number):  # a program, in a session of its own each time
             answer = server.call(web, "explain", finished.id, f"{number}{LONG}", LONG)
             assert "event: error" in answer
 
@@ -174,7 +164,7 @@ def test_a_visitor_who_comes_and_goes_leaves_little(server: Server, finished: Ru
         assert leaves_little(ask)
 
 
-def test_a_lone_surrogate_is_answered(server: Server, finished: Run) -> None:
+def test_a_lone_surrogate_is_answered(server, finished):
     """It has no place in the page's address."""
     head = {"content-type": "application/json"}
     values = f'["{finished.id}", "\\ud83d cat", "a cat", false, true, false]'
@@ -185,10 +175,10 @@ def test_a_lone_surrogate_is_answered(server: Server, finished: Run) -> None:
     assert "sentence1=%3F+cat" in answer
 
 
-def test_what_was_asked_in_a_session_is_known_in_it_alone(server: Server, finished: Run) -> None:
+def test_what_was_asked_in_a_session_is_known_in_it_alone(server, finished):
     with server.client() as web:
 
-        def why(session: str) -> str:
+        def why(session):
             body = {"data": [None], "fn_index": server.event("on_why"), "session_hash": session}
             web.post("gradio_api/queue/join", json=body)
             return web.get("gradio_api/queue/data", params={"session_hash": session}).text

@@ -1,7 +1,5 @@
 """What the app does at start, and what any tab does with markup and bugs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -10,8 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError
@@ -19,7 +15,6 @@ from finetune.evaluation.probe import Probed, ProbeReport
 from finetune.inference.predictor import Prediction
 from finetune.metrics.intervals import Interval
 from finetune.runs import events
-from finetune.runs.store import RunStore
 from finetune.ui import feedback, run_view
 from finetune.ui.html import macro
 from tests.support.running import SLOW
@@ -28,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MARKUP = "<script>alert(1)</script>"
 
 
-def test_the_app_starts_without_slow_libraries_and_asks_nobody_outside(tmp_path: Path) -> None:
+def test_the_app_starts_without_slow_libraries_and_asks_nobody_outside(tmp_path):
     code = f"""
         import socket, sys
         def audit(event, args):
@@ -62,7 +57,7 @@ def test_the_app_starts_without_slow_libraries_and_asks_nobody_outside(tmp_path:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_public_link_is_for_visitors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_public_link_is_for_visitors(monkeypatch, tmp_path):
     """Whoever has the link must not be the owner of the runs here."""
     import app as program
     from finetune.ui import app as page
@@ -79,9 +74,7 @@ def test_a_public_link_is_for_visitors(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert owners.policy().several_people
 
 
-def test_markup_is_shown_and_a_bug_is_not(
-    store: RunStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_markup_is_shown_and_a_bug_is_not(store, caplog):
     run = store.create(RunConfig(name=MARKUP))
     run.append(events.Failed(error=MARKUP, remedy=MARKUP))
     probed = [Probed(MARKUP, MARKUP), Probed(MARKUP, "", Interval(0.8, 0.75, 0.85))]

@@ -1,15 +1,12 @@
 """What charts carry beside their picture: every point's values, and legends like the lines."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
 from typing import Any
 
 import pytest
-from matplotlib.image import imread
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from finetune.runs import events
 from finetune.runs.summary import RunSummary
@@ -20,14 +17,14 @@ from tests.support.browser import new_page
 from tests.support.toys import story
 
 
-def values(drawn: str) -> list[dict[str, Any]]:
+def values(drawn):
     """The lines whose values a chart carries."""
     (text,) = re.findall(' data-lines="([^"]*)"', drawn)
     lines: list[dict[str, Any]] = json.loads(html.unescape(text))
     return lines
 
 
-def test_any_points_are_drawn_within_the_plot_and_keep_their_digits() -> None:
+def test_any_points_are_drawn_within_the_plot_and_keep_their_digits():
     cases: list[list[charts.Point]] = [
         [(1.0, 0.5)], [(1.0, 0.0), (2.0, 0.0)], [(1.0, 0.121), (2.0, 0.847)],
         [(0.125, 1.234e-5), (1.0, 0.0), (2.0, 123500.0)], [(5.0, -3.0)],
@@ -42,7 +39,7 @@ def test_any_points_are_drawn_within_the_plot_and_keep_their_digits() -> None:
         assert [(float(x), float(y)) for x, y in pairs] == points
 
 
-def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
+def test_what_a_chart_carries_is_bounded_and_keeps_its_ends():
     summary = RunSummary().fold([
         events.Stepped(step=n, epoch=n, loss=1 / n, learning_rate=1e-5, samples_per_second=1.0)
         for n in range(1, 50_001)
@@ -56,7 +53,7 @@ def test_what_a_chart_carries_is_bounded_and_keeps_its_ends() -> None:
 
 
 @pytest.fixture
-def bare(browser: Browser) -> Page:
+def bare(browser) -> Page:
     """Charts alone, with the page's script and style and without an app."""
     page = new_page(browser, viewport={"width": 600, "height": 800})
     curve = Series("model", "run0", [(0.0, 0.0), (0.0, 0.5), (1.0, 1.0)], latest=False)
@@ -75,10 +72,11 @@ def bare(browser: Browser) -> Page:
     return page
 
 
-def test_values_are_read_while_the_chart_is_drawn_anew_and_it_is_opened_large(bare: Page) -> None:
+def test_values_are_read_while_the_chart_is_drawn_anew_and_it_is_opened_large(bare):
+    import matplotlib.image
+
     plot, readout = bare.locator("#loss .ft-plot"), bare.locator("#loss .ft-readout")
     box = plot.bounding_box()
-    assert box is not None
     bare.mouse.move(box["x"] + box["width"] * 0.49, box["y"] + 20)
     expect(readout).to_have_text("step 4, pass 0.50training loss0.2500validation loss0.5000(8)")
     bare.evaluate(
@@ -117,7 +115,7 @@ def test_values_are_read_while_the_chart_is_drawn_anew_and_it_is_opened_large(ba
     with bare.expect_download() as taken:
         large.get_by_role("button", name="Save as PNG: Loss").click()
     assert taken.value.suggested_filename == "Loss.png"
-    picture = imread(taken.value.path(), format="png")
+    picture = matplotlib.image.imread(taken.value.path(), format="png")
     assert picture.shape == (1120, 2000, 4)
     assert picture.std() > 0.01
     bare.keyboard.press("Escape")

@@ -1,9 +1,6 @@
 """The Data tab shows what is known of the pairs as it comes."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -16,10 +13,8 @@ from finetune.jobs import check
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import hold_lock
-from finetune.runs.store import RunStore
 from finetune.ui.html import macro
 from finetune.ui.tabs.data import Drawn
-from tests.support.hub import LoopbackHub
 from tests.support.tabs import NOBODY, data_tab, new_check
 
 POLL = gr.EventData(None, {"wait": "+this"})
@@ -28,27 +23,27 @@ POLL = gr.EventData(None, {"wait": "+this"})
 class Watched:
     """The Data tab as a browser with one check sees it."""
 
-    def __init__(self, store: RunStore) -> None:
+    def __init__(self, store):
         self.tab, self.drawn = data_tab(store), Drawn()
         self.check = new_check(store)
         hold_lock(self.check.lock_file)  # as its worker, to the end of the tests
 
-    def tick(self) -> dict[Any, Any]:
+    def tick(self):
         """The parts of the page that change."""
         changes: dict[Any, Any] = self.tab.on_tick(NOBODY, self.check.id, self.drawn, POLL)
         self.drawn = changes.pop(self.tab.drawn, self.drawn)
         return changes
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name, text):
         (self.check.folder / name).write_text(text)
 
 
 @pytest.fixture
-def watched(store: RunStore) -> Watched:
+def watched(store) -> Watched:
     return Watched(store)
 
 
-def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
+def test_the_page_shows_what_is_known_as_it_comes(watched):
     tab = watched.tab
     watched.check.append(events.PhaseStarted(phase=Phase.READ_ROWS, detail="train"))
     watched.check.append(events.Progressed(done=50_000))
@@ -72,7 +67,7 @@ def test_the_page_shows_what_is_known_as_it_comes(watched: Watched) -> None:
     assert watched.tick() == {tab.poller: "-this"}
 
 
-def test_answers_about_one_source_are_not_those_of_another(store: RunStore, tmp_path: Path) -> None:
+def test_answers_about_one_source_are_not_those_of_another(store, tmp_path):
     tab = data_tab(store)
     path = tmp_path / "other.csv"
     path.write_text("text,label\na,1\n")
@@ -81,9 +76,7 @@ def test_answers_about_one_source_are_not_those_of_another(store: RunStore, tmp_
         assert changes[tab.remedies[name]] == getattr(RunConfig(), name)
 
 
-def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
-    store: RunStore, watched: Watched
-) -> None:
+def test_a_chooser_that_offers_the_same_as_before_is_left_alone(store, watched):
     """Somebody may be typing into it."""
     watched.write("report.json", CheckReport("x", labels=["a", "b"], read={"train": 9}).to_json())
     assert set(watched.tab.columns) <= set(watched.tick())
@@ -96,7 +89,7 @@ def test_a_chooser_that_offers_the_same_as_before_is_left_alone(
     assert set(watched.tab.columns) & set(changes) == {watched.tab.columns[3]}  # the classes
 
 
-def test_a_failure_is_told_each_time_and_keeps_what_needs_no_tokenizer(watched: Watched) -> None:
+def test_a_failure_is_told_each_time_and_keeps_what_needs_no_tokenizer(watched):
     tab = watched.tab
     for _ in range(2):
         watched.check.append(events.Failed(error="It is over.", remedy="Press Examine."))
@@ -111,7 +104,7 @@ def test_a_failure_is_told_each_time_and_keeps_what_needs_no_tokenizer(watched: 
     assert {tab.progress, tab.poller, *tab.columns} <= set(changes)
 
 
-def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
+def test_a_button_on_a_finding_sets_the_forms_field(watched):
     remedy = Remedy("drop_leaked", True, "<i>Leave</i> them out")
     leakage = Finding("leakage", "warns", "Leakage", "Kept.", count=3, remedies=[remedy])
     report = CheckReport("x", findings=[leakage], sheets=["A", "B"])
@@ -125,7 +118,7 @@ def test_a_button_on_a_finding_sets_the_forms_field(watched: Watched) -> None:
     assert tab.on_remedy(NOBODY, gr.EventData(None, {"field": "name"})) == gr.skip()
 
 
-def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
+def test_the_hub_is_searched_by_name(store, hub):
     for name, downloads in (("ada/some-pairs", 5), ("ada/PAIRS", 7000), ("ada/other", 9)):
         hub.add_repo(name, "dataset", downloads=downloads)
     tab = data_tab(store)
@@ -139,11 +132,11 @@ def test_the_hub_is_searched_by_name(store: RunStore, hub: LoopbackHub) -> None:
     assert "No connection" in tab.search.on_search(NOBODY, "pairs")[tab.search.results]
 
 
-def test_a_label_is_renamed_merged_or_left_out_in_place(store: RunStore) -> None:
+def test_a_label_is_renamed_merged_or_left_out_in_place(store):
     tab = data_tab(store)
     field = tab.remedies["label_map"]
 
-    def mend(old: str, new: str, before: str = "") -> str:
+    def mend(old, new, before=""):
         event = gr.EventData(None, {"mend": old, "label": new})
         return str(tab.on_remedy(NOBODY, event, before).get(field, ""))
 

@@ -1,9 +1,7 @@
-"""Journeys in a real Chromium: on a wide page, on a dark phone, in German; a sign-in on a Space.
+"""Journeys in a real Chromium: on a wide page or a dark phone, one in German; a sign-in on a Space.
 
 Parts are found by their ids, for their words differ; what a part says in full, the goldens hold.
 """
-
-from __future__ import annotations
 
 import contextlib
 import csv
@@ -14,36 +12,36 @@ from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from finetune import disk
 from finetune.config import RunConfig
+from finetune.data.sources import LABELS
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.inference import decision_rule
 from finetune.jobs import workers
 from finetune.jobs.evaluate import ComparisonJob
 from finetune.owners import Visitor
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.ui import charts
-from tests.support import graded, toys
-from tests.support.browser import BUNDLED, App, View, Visit, choose, fill, new_page, own_file, pick
-from tests.support.engines import let_jobs_train
-from tests.support.evaluated_runs import LABELS, evaluated
-from tests.support.hub import TOKEN, LoopbackHub
-from tests.support.judging import write_csv
+from tests.support import toys
+from tests.support.browser import BUNDLED, App, View, choose, fill, new_page, own_file, pick
+from tests.support.hub import TOKEN
+from tests.support.made_runs import evaluated
+from tests.support.running import let_jobs_train
+from tests.support.uploads import write_csv
 
 WIDE, PHONE, GERMAN = View(), View(375, "dark"), View(375, "dark", "de-DE")
-in_each_view = pytest.mark.parametrize("visit", [WIDE, PHONE], ids=["wide", "phone"], indirect=True)
+on_a_phone = pytest.mark.parametrize("visit", [PHONE], ids=["phone"], indirect=True)
 ALERT = "#train-message [role=alert]"
 
 
-def phase(page: Page, status: str) -> None:
+def phase(page, status):
     """Wait until the run that is shown has this status."""
     expect(page.locator("#run-phase")).to_have_class(re.compile(f"ft-{status}"))
 
 
-def ask(visit: Visit, *texts: str) -> None:
+def ask(visit, *texts):
     """Ask the chosen model about a text or a pair."""
     expect(visit.page.locator("#predict-run input")).to_have_value(re.compile(r"\d"))
     for number, text in enumerate(texts, 1):
@@ -52,8 +50,7 @@ def ask(visit: Visit, *texts: str) -> None:
 
 
 @pytest.mark.long
-@in_each_view
-def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
+def test_a_first_run(app, visit, toy_checkpoint):
     """From an empty page over a wrong form to a model that answers."""
     page = visit.page
     for name in ("Runs", "Predict", "Publish"):  # each leads to where one begins
@@ -106,8 +103,8 @@ def test_a_first_run(app: App, visit: Visit, toy_checkpoint: Path) -> None:
 
 
 ROWS: dict[str, list[tuple[Any, ...]]] = {
-    "scores": [("first", "second", "similarity"), *graded.graded_rows(300)],
-    "labels": [("text", "verbs"), *graded.labelled_rows(300)],
+    "scores": [("first", "second", "similarity"), *toys.graded_rows(300)],
+    "labels": [("text", "verbs"), *toys.labelled_rows(300)],
 }
 
 
@@ -118,9 +115,7 @@ ROWS: dict[str, list[tuple[Any, ...]]] = {
     ids=["wide-pairs", "phone-scores", "german-labels"],
     indirect=["visit"],
 )
-def test_from_an_own_file_to_predictions(
-    app: App, visit: Visit, kind: str, toy_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_from_an_own_file_to_predictions(app, visit, kind, toy_checkpoint, tmp_path):
     """Drop it, answer what is asked, train, read the evaluation, predict another file."""
     page = visit.page
     page.on("dialog", lambda dialog: pytest.fail(f"markup ran: {dialog.message}"))
@@ -149,9 +144,8 @@ def test_from_an_own_file_to_predictions(
     phase(page, "finished")
     (run,) = app.store.runs()
     prepared = run.state().prepared
-    assert prepared is not None
     assert prepared.data["source"] == file.name
-    assert prepared.labels == {"pairs": ["no", "yes"], "scores": [], "labels": graded.LABELS}[kind]
+    assert prepared.labels == {"pairs": ["no", "yes"], "scores": [], "labels": toys.LISTED}[kind]
     visit.tab("Runs")
     page.locator("#runs-table .ft-open").first.click()
     expect(page.locator("#verdict")).to_be_visible()
@@ -180,12 +174,10 @@ def test_from_an_own_file_to_predictions(
 
 
 @pytest.mark.long
-@in_each_view
-def test_two_runs_are_compared_gated_corrected_and_deleted(
-    app: App, visit: Visit, toy_checkpoint: Path, tmp_path: Path
-) -> None:
+@on_a_phone
+def test_two_runs_are_compared_gated_corrected_and_deleted(app, visit, toy_checkpoint, tmp_path):
     page = visit.page
-    poor, good = (evaluated(app, toy_checkpoint, *each) for each in ((1, 0.8), (2, 3.0)))
+    poor, good = (evaluated(app.store, toy_checkpoint, *each) for each in ((1, 0.8), (2, 3.0)))
     visit.tab("Runs")
     page.locator("[data-do=sort][data-what=score]").click()
     expect(page.locator("#runs-table th[aria-sort$='cending']")).to_be_visible()
@@ -209,7 +201,6 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     page.locator("#check-start").click()
     expect(page.locator("#judgement")).to_contain_text("golden.csv")
     judged = ComparisonJob.of(good, "release").judgement
-    assert judged is not None
     assert judged.examples == 40
     back_to_all(page)
     for _ in range(5):  # again, if Gradio drops the click while it answers another
@@ -228,13 +219,13 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(
     assert app.store.runs() == []
 
 
-def back_to_all(page: Page) -> None:
+def back_to_all(page):
     page.locator("#all-runs-again").click()
     for part in ("#comparison", "#one-run"):
         expect(page.locator(part)).to_be_hidden()
 
 
-def tick_all(page: Page) -> None:
+def tick_all(page):
     boxes = page.locator("#runs-table input[data-do=choose]")
     expect(boxes).to_have_count(2)
     for box in boxes.all():
@@ -243,7 +234,7 @@ def tick_all(page: Page) -> None:
         expect(box).to_be_checked()
 
 
-def keep_a_threshold(page: Page, run: Run) -> None:
+def keep_a_threshold(page, run):
     """At once the figures follow the slider, and answers once it is saved."""
     expect(page.locator("#verdict")).to_be_visible()
     recall = page.locator('[data-score="recall"]')
@@ -263,7 +254,7 @@ def keep_a_threshold(page: Page, run: Run) -> None:
     assert run.state().opened == ()
 
 
-def correct_a_label(visit: Visit, run: Run) -> None:
+def correct_a_label(visit, run):
     page = visit.page
     visit.part("Errors")
     pick(page, page.locator("#errors-which input"), visit.word("suspected labels"))
@@ -278,10 +269,7 @@ def correct_a_label(visit: Visit, run: Run) -> None:
 
 
 @pytest.mark.long
-@in_each_view
-def test_a_model_is_published(
-    app: App, visit: Visit, hub: LoopbackHub, toy_checkpoint: Path
-) -> None:
+def test_a_model_is_published(app, visit, hub, toy_checkpoint):
     page, plan, result = visit.page, visit.page.locator("#push-plan"), "#push-result"
     for title in ("one", "two"):
         toys.finished_run(app.store, toy_checkpoint, title)
@@ -317,7 +305,7 @@ def test_a_model_is_published(
     assert TOKEN not in page.content()
 
 
-def tab_to(page: Page, selector: str, back: bool = False) -> None:
+def tab_to(page, selector, back=False):
     """See that the element is there, then press Tab until it has the focus, which must show."""
     expect(page.locator(selector).filter(visible=True)).not_to_have_count(0)
     for _ in range(80):
@@ -332,13 +320,13 @@ def tab_to(page: Page, selector: str, back: bool = False) -> None:
     raise AssertionError(f"{selector} cannot be reached with Tab")
 
 
-def type_into(page: Page, selector: str, text: str) -> None:
+def type_into(page, selector, text):
     tab_to(page, selector)
     page.keyboard.press("Control+A")
     page.keyboard.type(text)
 
 
-def next_tab(visit: Visit, name: str) -> None:
+def next_tab(visit, name):
     tab_to(visit.page, "[role=tab][aria-selected=true]", back=True)
     visit.page.keyboard.press("ArrowRight")
     tab = visit.page.get_by_role("tab", name=visit.word(name), exact=True)
@@ -346,8 +334,8 @@ def next_tab(visit: Visit, name: str) -> None:
 
 
 @pytest.mark.long
-@in_each_view
-def test_by_keyboard_alone(visit: Visit, toy_checkpoint: Path) -> None:
+@on_a_phone
+def test_by_keyboard_alone(visit, toy_checkpoint):
     """Choose, train, stop, look at the run, ask its model: no mouse."""
     page, keys = visit.page, visit.page.keyboard
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("MRPC"))
@@ -372,8 +360,7 @@ def test_by_keyboard_alone(visit: Visit, toy_checkpoint: Path) -> None:
     expect(live).to_have_attribute("aria-live", "polite")
     expect(page.locator("#score-plot .ft-dot").nth(2)).to_be_visible()  # beyond those of step 0
     page.evaluate("scrollTo(0, 0)")
-    plots = ("#loss-plot .ft-plot", "#score-plot .ft-plot")
-    visit.first_screen("#status", "#stop", *plots[: 2 if visit.view.width > 400 else 1])
+    visit.first_screen("#status", "#stop", "#loss-plot .ft-plot", wide="#score-plot .ft-plot")
     told = live.inner_text()
     tab_to(page, "#stop")
     keys.press("Space")
@@ -397,9 +384,7 @@ def test_by_keyboard_alone(visit: Visit, toy_checkpoint: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_run_outlives_its_page_and_the_app(
-    app: App, visit: Visit, browser: Browser, toy_checkpoint: Path
-) -> None:
+def test_a_run_outlives_its_page_and_the_app(app, visit, browser, toy_checkpoint):
     page = visit.page
     visit.fill_toy(toy_checkpoint, 500)
     page.locator("#train").click()
@@ -412,7 +397,6 @@ def test_a_run_outlives_its_page_and_the_app(
     page.goto("about:blank")
     app.kill()
     worker = workers.worker_process(app.store.runs()[0])
-    assert worker is not None
     other.goto("about:blank")
     app.start()
     other.goto(app.url)
@@ -426,7 +410,7 @@ def test_a_run_outlives_its_page_and_the_app(
 
 
 @pytest.mark.long
-def test_every_default_trains(app: App, visit: Visit, hub: LoopbackHub) -> None:
+def test_every_default_trains(app, visit, hub):
     """Bundled pairs and checkpoint: the real weights for all steps would take minutes here, so the
     run is stopped once it has streamed."""
     hub.fail("HEAD", "^/$", 0, cut=True, times=2)  # no network while the page opens
@@ -443,7 +427,7 @@ def test_every_default_trains(app: App, visit: Visit, hub: LoopbackHub) -> None:
 
 
 @pytest.mark.long
-def test_a_chooser_that_is_merely_left_takes_nothing_back(visit: Visit) -> None:
+def test_a_chooser_that_is_merely_left_takes_nothing_back(visit):
     """Gradio tells of a choice when a chooser is left, too."""
     page = visit.page
     expect(page.locator("#hub-status")).to_contain_text("Hub")
@@ -460,12 +444,10 @@ def test_a_chooser_that_is_merely_left_takes_nothing_back(visit: Visit) -> None:
 
 
 @pytest.mark.long
-def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
-    app: App, visit: Visit, hub: LoopbackHub, toy_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_priced_agreed_to_stopped_resumed(app, visit, hub, toy_checkpoint, monkeypatch):
     let_jobs_train(hub, monkeypatch, TOKEN)
     page = visit.page
-    visit.fill_toy(toy_checkpoint, 30)
+    visit.fill_toy(toy_checkpoint, 15)
     page.locator("#elsewhere > button").click()
     pick(page, page.locator("#engine input"), "Hugging Face Job")
     expect(page.locator("#job-price")).to_contain_text("not signed in")
@@ -506,7 +488,7 @@ def test_a_job_is_priced_agreed_to_watched_stopped_and_goes_on_here(
 
 
 @pytest.fixture
-def space(hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[App]:
+def space(hub, tmp_path, monkeypatch) -> Iterator[App]:
     """The app as a Space with sign-in."""
     for name, value in {
         "SYSTEM": "spaces", "SPACE_ID": "ada/finetune", "OAUTH_CLIENT_ID": "client",
@@ -521,9 +503,7 @@ def space(hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.long
-def test_a_visitor_signs_in_and_pushes(
-    space: App, hub: LoopbackHub, browser: Browser, toy_checkpoint: Path
-) -> None:
+def test_a_visitor_signs_in_and_pushes(space, hub, browser, toy_checkpoint):
     """The scopes of a Space make a new repository; one made elsewhere is out of reach."""
     hub.add_repo("ada/elsewhere")
     toys.finished_run(space.store.for_visitor(Visitor(("user:ada",))), toy_checkpoint)

@@ -5,22 +5,21 @@ from __future__ import annotations
 import csv
 import re
 import urllib.request
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from finetune.jobs import label
 from finetune.ui.html import macro
-from tests.support.browser import App, View, Visit
-from tests.support.judging import write_csv
+from tests.support.browser import View
+from tests.support.uploads import write_csv
 
 THINGS = ("lamp", "chair", "kettle", "shelf", "towel")
 COLOURS = ("red", "blue", "green", "white", "black", "grey")
 WAYS = ("The {} {} of oak", "{} {} (oak)")
 
 
-def dropped(visit: Visit, folder: Path) -> Page:
+def dropped(visit, folder):
     """The Data tab with texts that nobody has labelled."""
     rows = [(way.format(c, t),) for t in THINGS for c in COLOURS for way in WAYS]
     page = visit.page
@@ -31,11 +30,11 @@ def dropped(visit: Visit, folder: Path) -> Page:
     return page
 
 
-def number(page: Page) -> str:
+def number(page):
     return str(page.locator(".ft-ask b").inner_text())
 
 
-def answer(page: Page, how: str, key: str = "") -> None:
+def answer(page, how, key=""):
     """Answer by a key, or by pressing a button."""
     before = number(page)
     if key:
@@ -46,9 +45,7 @@ def answer(page: Page, how: str, key: str = "") -> None:
 
 
 @pytest.mark.long
-def test_pairs_are_answered_by_keys_and_trained_on(
-    app: App, visit: Visit, toy_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_pairs_are_answered_by_keys_and_trained_on(app, visit, toy_checkpoint, tmp_path):
     visit.fill_toy(toy_checkpoint, 1)
     page = dropped(visit, tmp_path)
     page.locator("#label-pairs").click()
@@ -72,9 +69,7 @@ def test_pairs_are_answered_by_keys_and_trained_on(
 
 @pytest.mark.long
 @pytest.mark.parametrize("visit", [View(375, "dark", "de-DE")], ids=["phone"], indirect=True)
-def test_texts_are_labelled_by_touch_and_gone_on_with(
-    app: App, visit: Visit, toy_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_texts_are_labelled_by_touch_and_gone_on_with(app, visit, toy_checkpoint, tmp_path):
     visit.fill_toy(toy_checkpoint, 1)
     page = dropped(visit, tmp_path)
     page.locator("#label-names input, #label-names textarea").fill("warm, cold")
@@ -99,7 +94,7 @@ def test_texts_are_labelled_by_touch_and_gone_on_with(
     assert [row["label"] for row in rows] == ["warm"] * 3 + ["both"]
 
 
-def test_groups_say_on_what_they_were_measured() -> None:
+def test_groups_say_on_what_they_were_measured():
     report = {
         "run": "x", "groups": 2, "grouped": 5, "measured": 30, "precision": [0.9, 0.6, 0.98],
         "recall": None, "doubtful": [[0.51, ["one", "two"]]], "largest": [[7, ["<b>", "c"]]],

@@ -1,7 +1,5 @@
 """Requests that another page causes, or that name a foreign host, over raw HTTP and in Chromium."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.client
@@ -16,9 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
@@ -26,27 +23,23 @@ from starlette.testclient import TestClient
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.ui import auth, origins
-from tests.support.server import Server
 
 NAME = "a-run-of-the-owner"
 EVIL = "https://evil.example"
 
 
 @pytest.fixture
-def run(store: RunStore) -> Run:
+def run(store) -> Run:
     return store.create(RunConfig(name=NAME))
 
 
 @pytest.fixture
-def port(server: Server) -> int:
+def port(server) -> int:
     return int(server.blocks.server_port)
 
 
-def ask(
-    port: int, path: str = "/config", method: str = "GET", body: bytes = b"", /, **headers: str
-) -> httpx.Response:
+def ask(port, path="/config", method="GET", body=b"", /, **headers):
     """A request with exactly these headers (`Host` of the app's own unless given)."""
     sent = {"Host": f"127.0.0.1:{port}"}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -56,9 +49,7 @@ def ask(
         return httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read())
 
 
-def test_the_app_answers_to_its_own_names_only(
-    server: Server, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_app_answers_to_its_own_names_only(server, port, monkeypatch):
     for host in ("localhost", f"localhost:{port}", "127.0.0.1", "[::1]:1", "LOCALHOST:80"):
         assert ask(port, Host=host).status_code == 200, host
     for host in (
@@ -80,7 +71,7 @@ def test_the_app_answers_to_its_own_names_only(
         assert ask(port, Host=host).status_code == 403, host
 
 
-def test_of_all_addresses_of_a_machine_any_address_is_its_own() -> None:
+def test_of_all_addresses_of_a_machine_any_address_is_its_own():
     machine = socket.gethostname().lower()
     every, single = origins.AllowedHosts("0.0.0.0"), origins.AllowedHosts("192.0.2.7")
     for name in ("192.0.2.7", "2001:db8::1", "0.0.0.0", machine, f"{machine.split('.')[0]}.local"):
@@ -92,7 +83,7 @@ def test_of_all_addresses_of_a_machine_any_address_is_its_own() -> None:
     assert ("lab.example", "80") in origins.AllowedHosts("Lab.example")
 
 
-def requests(run: Run) -> list[tuple[str, str, bytes, dict[str, str]]]:
+def requests(run):
     """One of each kind: Gradio's, the MCP server's, ours; by a form, too."""
     part = b'Content-Disposition: form-data; name="files"; filename="a"'
     form = b"--x\r\n" + part + b"\r\n\r\na\r\n--x--\r\n"
@@ -100,18 +91,15 @@ def requests(run: Run) -> list[tuple[str, str, bytes, dict[str, str]]]:
     mcp = json_type | {"Accept": "application/json, text/event-stream"}
     call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode()
     return [
-        ("GET", "/config", b"", {}),
-        ("GET", f"/finetune/watch/{run.id}", b"", {}),
+        ("GET", "/config", b"", {}), ("GET", f"/finetune/watch/{run.id}", b"", {}),
         ("GET", f"/finetune/runs/{run.id}/config.json", b"", {}),
         ("POST", "/gradio_api/run/list_runs", b'{"data": []}', json_type),
         ("POST", "/gradio_api/upload", form, {"Content_Type": "multipart/form-data; boundary=x"}),
         ("POST", "/gradio_api/mcp/", call, mcp),
-    ]
+    ]  # fmt: skip
 
 
-def test_a_foreign_page_gets_nothing_and_does_nothing(
-    port: int, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_page_gets_nothing_and_does_nothing(port, run, monkeypatch):
     """By a script, which says its origin, or as an image or a link: browsers send none then."""
     monkeypatch.setenv("FINETUNE_ALLOWED_HOSTS", "app.example")
     own = {f"127.0.0.1:{port}": f"http://127.0.0.1:{port}", "app.example": "https://app.example"}
@@ -153,12 +141,12 @@ def test_a_foreign_page_gets_nothing_and_does_nothing(
         assert "access-control" not in str(answer.headers)
 
 
-def behind(proxy: str, monkeypatch: pytest.MonkeyPatch, **environment: str) -> TestClient:
+def behind(proxy, monkeypatch, **environment):
     """A client of an app that answers with what it knows of a request, asked by a proxy."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    async def describe(request: Request) -> JSONResponse:
+    async def describe(request):
         return JSONResponse([str(request.base_url), auth.client_address(request.scope)])
 
     app = Starlette(routes=[Route("/described", describe)])
@@ -179,9 +167,7 @@ def behind(proxy: str, monkeypatch: pytest.MonkeyPatch, **environment: str) -> T
          ["https://app.example/", "203.0.113.1"]),
     ],
 )  # fmt: skip
-def test_forwarded_headers_are_believed_from_known_proxies_only(
-    proxy: str, forwarded: dict[str, str], described: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forwarded_headers_of_known_proxies_count(proxy, forwarded, described, monkeypatch):
     headers = {"host": "app.example", "proto": "https", "for": "203.0.113.9"} | forwarded
     sent = {f"x-forwarded-{name}": value for name, value in headers.items()}
     client = behind(
@@ -194,9 +180,7 @@ def test_forwarded_headers_are_believed_from_known_proxies_only(
             assert client.get("/described", headers=sent | {"origin": origin}).status_code == status
 
 
-def test_on_a_space_the_address_is_what_its_proxy_says_and_a_wrong_proxy_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_space_the_address_is_what_its_proxy_says_and_a_wrong_proxy_is_named(monkeypatch):
     client = behind("192.0.2.1", monkeypatch, SPACE_ID="ada/finetune")
     for hops in ("1.1.1.1", "1.1.1.1, 10.16.3.4", "9.9.9.9, 1.1.1.1"):
         assert client.get("/described", headers={"x-forwarded-for": hops}).json()[1] == "1.1.1.1"
@@ -205,9 +189,7 @@ def test_on_a_space_the_address_is_what_its_proxy_says_and_a_wrong_proxy_is_name
         origins.trusted_proxies()
 
 
-def test_an_identity_behind_https_is_the_hosts_alone(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_identity_behind_https_is_the_hosts_alone(store, monkeypatch):
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     app = auth.VisitorCookie(Starlette(), store)
     assert "Secure" not in TestClient(app).get("/").headers["set-cookie"]
@@ -230,9 +212,7 @@ def test_an_identity_behind_https_is_the_hosts_alone(
     assert {"Path=/", "SameSite=None", "Secure", "Partitioned"} <= set(framed.split("; "))
 
 
-def test_a_program_is_issued_an_identity_by_its_address(
-    store: RunStore, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_is_issued_an_identity_by_its_address(store, port, monkeypatch):
     assert ask(port, auth.ISSUE, "POST").status_code == 404  # one's own machine
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     monkeypatch.setenv("FINETUNE_MAX_NEW_VISITORS", "3")
@@ -246,7 +226,7 @@ def test_a_program_is_issued_an_identity_by_its_address(
 
 
 @pytest.fixture
-def evil(tmp_path: Path) -> Iterator[str]:
+def evil(tmp_path) -> Iterator[str]:
     """A page of somebody else; its port, on every name that ends with localhost."""
     shutil.copy(Path(__file__).with_name("foreign.html"), tmp_path / "index.html")
     handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
@@ -257,9 +237,7 @@ def evil(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.long
-def test_in_a_browser_a_foreign_page_reads_and_does_nothing(
-    server: Server, port: int, run: Run, browser: Browser, evil: str
-) -> None:
+def test_in_a_browser_a_foreign_page_reads_and_does_nothing(server, port, run, browser, evil):
     """Of another name or another port; in a tab of its own and in a frame of a third page."""
     tries = Path(__file__).with_name("foreign.js").read_text(encoding="utf-8")
     app, uploads = f"http://127.0.0.1:{port}", set(server.blocks.upload_file_set)

@@ -1,12 +1,7 @@
 """What is known of a run is the same wherever the run is shown: its threshold, the names of its
 scores, and metrics that a person added."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +12,7 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import catalog as offered
 from finetune.data import checks
+from finetune.data.sources import LABELS
 from finetune.errors import ConfigError
 from finetune.evaluation import cross_validation, examples, report, saved_predictions
 from finetune.hub import model_card
@@ -32,15 +28,14 @@ from finetune.runs.summary import JobState
 from finetune.tasks.base import DecisionRule, Target
 from finetune.training import accelerator
 from finetune.ui import charts, choosers, compare_view, evaluation_view, run_view, train_plan
-from tests.support.evaluated_runs import LABELS, evaluated
-from tests.support.folded_runs import finish, folded
+from tests.support.made_runs import add_scores, evaluated, finish, folded, prepared
 from tests.support.uploads import some, upload
 
 ADDED = [metric.name for metric in catalog.OPTIONAL]
 BASELINES = {"always the commonest answer": {"accuracy": 0.5, "f1": 0.9}}
 
 
-def places(store: RunStore, run: Run, other: Run) -> dict[str, str]:
+def places(store, run, other):
     """What each place says of a run."""
     summary = run.state()
     study = report.evaluate_run(run, summary)
@@ -59,20 +54,19 @@ def places(store: RunStore, run: Run, other: Run) -> dict[str, str]:
 
 
 @pytest.fixture
-def shy(store: RunStore, toy_checkpoint: Path) -> Run:
+def shy(store, toy_checkpoint) -> Run:
     """Its model calls too few pairs equivalent."""
-    app: Any = SimpleNamespace(store=store)
-    run = evaluated(app, toy_checkpoint, 1, 2.0)
+    run = evaluated(store, toy_checkpoint, 1, 2.0)
     scored = saved_predictions.read_logits(run, 16, Target(tuple(LABELS)))
     logits = scored.logits - np.array([0, 2.2], np.float32)
     saved_predictions.save_logits(run, 16, logits, scored.labels)
     scores = scores_at(run, 0.5)
     run.append(events.Evaluated(step=16, epoch=2, metrics=scores, seconds=1, best=True))
-    evaluated(app, toy_checkpoint, 2, 1.0)
+    evaluated(store, toy_checkpoint, 2, 1.0)
     return run
 
 
-def scores_at(run: Run, threshold: float) -> dict[str, float]:
+def scores_at(run, threshold):
     """By independent code."""
     scored = saved_predictions.read_logits(run, 16, Target(tuple(LABELS)))
     called = 1 / (1 + np.exp(scored.logits[:, 0] - scored.logits[:, 1])) >= threshold
@@ -82,7 +76,7 @@ def scores_at(run: Run, threshold: float) -> dict[str, float]:
     }
 
 
-def shown_at(store: RunStore, run: Run) -> dict[str, str]:
+def shown_at(store, run):
     """The places that show the F1 of the saved threshold, in three digits."""
     other = next(other for other in store.runs() if other.id != run.id)
     shown = places(store, run, other)
@@ -93,10 +87,9 @@ def shown_at(store: RunStore, run: Run) -> dict[str, str]:
     return shown | {"card": rounded}
 
 
-def test_after_the_click_every_place_is_at_the_threshold(store: RunStore, shy: Run) -> None:
+def test_after_the_click_every_place_is_at_the_threshold(store, shy):
     summary = shy.state()
     better = report.run_verdict(shy, summary).better_threshold
-    assert better is not None
     before, after = scores_at(shy, 0.5), scores_at(shy, better.threshold)
     assert after["f1"] > before["f1"] + 0.03
     shown = shown_at(store, shy)
@@ -114,9 +107,7 @@ def test_after_the_click_every_place_is_at_the_threshold(store: RunStore, shy: R
     assert f"{before['f1']:.3f}" in shown_at(store, shy)["tiles"]
 
 
-def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_threshold(
-    shy: Run,
-) -> None:
+def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_threshold(shy):
     summary, scored = shy.state(), saved_predictions.read_logits(shy, 16, Target(tuple(LABELS)))
     given = scored.logits
     swapped = saved_predictions.SwappedLogits(16, np.arange(60), given, given[:, ::-1])
@@ -129,7 +120,6 @@ def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_thresho
     classes = {part.value: part for part in study.analysis.slices if part.trait == "class"}
     assert classes["not_equivalent"].result.value == 0
     assert len(examples.select_examples(study, "wrong")) == negatives
-    assert study.analysis.order is not None
     assert study.analysis.order.flips == 0
     sampled = examples.sample_pairs(shy, 60)
     assert {(pair.label, pair.right) for pair in sampled} == {
@@ -137,32 +127,24 @@ def test_slices_errors_both_orders_and_samples_are_of_the_answers_at_the_thresho
     }  # fmt: skip
 
 
-def recorded(store: RunStore, names: str) -> Run:
+def recorded(store, names):
     """A run that was evaluated once; of the last class there is no pair, and no answer."""
     run, truth = store.create(RunConfig()), np.arange(60) % (len(names) - 1)
     answers = np.where(np.arange(60) < 20, 0, truth)
-    logits = 3 * np.eye(len(names), dtype=np.float32)[answers]
-    saved_predictions.save_logits(run, 8, logits, truth)
-    scores = {"accuracy": 0.83, "f1": 0.82}
-    for event in (
-        events.Started(device="CPU"),
-        events.Prepared(
-            train_examples=9, validation_examples=60, steps_per_epoch=8, total_steps=8,
-            labels=[*names], parameters=1, precision="no",
-        ),
-        events.Evaluated(step=8, epoch=1, metrics=scores, seconds=1, best=True),
-        events.Saved(step=8),
-        events.BaselinesMeasured(baselines=BASELINES),
-        events.Stopped(step=8, seconds=1),
-    ):  # fmt: skip
-        run.append(event)
+    run.append(events.Started(device="CPU"))
+    run.append(prepared(60, (*names,), data={}))
+    logits = 3 * np.eye(len(names))[answers]
+    add_scores(run, 8, logits, truth, scores={"accuracy": 0.83, "f1": 0.82})
+    run.append(events.Saved(step=8))
+    run.append(events.BaselinesMeasured(baselines=BASELINES))
+    run.append(events.Stopped(step=8, seconds=1))
     run.best.mkdir()
     (run.best / "config.json").write_text("{}")
     return run
 
 
 @pytest.mark.parametrize("names", ["ab", "abcd"])
-def test_f1_of_more_than_two_classes_is_macro_f1_everywhere(store: RunStore, names: str) -> None:
+def test_f1_of_more_than_two_classes_is_macro_f1_everywhere(store, names):
     run = recorded(store, names)
     shown = places(store, run, recorded(store, names))
     each_class = '(?s)<div [^>]*aria-label="Each class".*?</table>'
@@ -176,7 +158,7 @@ def test_f1_of_more_than_two_classes_is_macro_f1_everywhere(store: RunStore, nam
             assert macro == len(re.findall(r"\bF1\b", spoken)), name
 
 
-def test_a_stopped_run_is_green_only_if_it_is_surely_better(store: RunStore) -> None:
+def test_a_stopped_run_is_green_only_if_it_is_surely_better(store):
     run = recorded(store, "abcd")
     row = report.evaluate_run(run, run.state()).analysis.details.classes[3]
     assert (row.precision, row.recall, row.f1) == (None, None, None)  # of no example
@@ -188,9 +170,7 @@ def test_a_stopped_run_is_green_only_if_it_is_surely_better(store: RunStore) -> 
     assert ("ft-warn" in drawn, "ft-good" in drawn) == (False, True)
 
 
-def test_added_metrics_stand_in_events_curves_tables_and_the_card(
-    store: RunStore, toy_config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_added_metrics_stand_in_events_curves_tables_and_the_card(store, toy_config, monkeypatch):
     monkeypatch.setattr(accelerator, "keep_freed_memory", lambda: None)
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "0")
@@ -219,9 +199,7 @@ def test_added_metrics_stand_in_events_curves_tables_and_the_card(
     assert ",".join(ADDED) in next(events_csv(run)).splitlines()[0]
 
 
-def test_a_metric_that_is_somebodys_code_is_warned_of_and_refused_in_a_shared_app(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_metric_that_is_code_is_warned_of_and_refused_if_shared(store, monkeypatch, tmp_path):
     own, theirs = RunConfig(metrics="recall"), RunConfig(metrics="recall somebody/theirs")
     for config, warned in ((own, False), (theirs, True)):
         text = train_plan.costs(cost.estimate_cost(store, config), config)
@@ -243,7 +221,7 @@ HEAD = "sentence1,sentence2,label"
 
 
 @pytest.fixture
-def whole(store: RunStore) -> Run:
+def whole(store) -> Run:
     """The finished run on all rows."""
     *_, run = folded(store, RunConfig(folds=4))
     cross_validation.gather(run, store.runs())
@@ -251,7 +229,7 @@ def whole(store: RunStore) -> Run:
     return run
 
 
-def test_every_place_says_that_others_answered_the_pairs(store: RunStore, whole: Run) -> None:
+def test_every_place_says_that_others_answered_the_pairs(store, whole):
     summary = whole.state()
     study = report.evaluate_run(whole, summary)
     html = evaluation_view.view(study, summary, DecisionRule(), JobState("none"))
@@ -269,16 +247,12 @@ def test_every_place_says_that_others_answered_the_pairs(store: RunStore, whole:
     (bundle,) = run_table.sort_rows(rows, "created", True, rows)
     assert isinstance(bundle, run_table.BundleRow)
     assert (len(bundle.rows), bundle.finished, bundle.folds, bundle.kind) == (5, 5, 4, "folds")
-    assert bundle.model is not None
     assert bundle.model.id == bundle.whole == whole.id
-    assert bundle.spread is not None
     assert (bundle.spread.count, bundle.spread.interval) == (4, None)
 
 
-def test_few_rows_are_offered_as_many_folds_as_find_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def offered(rows: int, validation: int = 0) -> object:
+def test_few_rows_are_offered_as_many_folds_as_find_places(tmp_path, monkeypatch):
+    def offered(rows, validation=0):
         held = some(validation) if validation else ()
         name = upload(tmp_path, HEAD, some(rows), held, ())
         config = RunConfig(dataset=name, checkpoint=str(tmp_path))
@@ -292,7 +266,7 @@ def test_few_rows_are_offered_as_many_folds_as_find_places(
         assert offered(200) == value
 
 
-def test_costs_count_the_rows_that_are_trained_on(tmp_path: Path, toy_checkpoint: Path) -> None:
+def test_costs_count_the_rows_that_are_trained_on(tmp_path, toy_checkpoint):
     (tmp_path / "runs").mkdir()
     store = RunStore(tmp_path / "runs")
     name = upload(store.root, HEAD, some(300), (), ())

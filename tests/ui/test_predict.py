@@ -4,8 +4,6 @@ on them, and what a reload finds again.
 The handlers are called as Gradio calls them; what a job leaves behind is laid down by hand.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -14,7 +12,6 @@ import secrets
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
@@ -31,15 +28,13 @@ from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs import events
 from finetune.runs.job_folder import hold_lock
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.ui import auth
 from finetune.ui.tabs import predict_file
 from finetune.ui.tabs.predict_file import FilePredictions, PredictedRows, blank
-from tests.support import monitored
-from tests.support.evaluated_runs import evaluated
-from tests.support.judging import write_csv
+from tests.support import made_runs
+from tests.support.made_runs import evaluated
 from tests.support.tabs import NOBODY, asks, predict_tab
+from tests.support.uploads import write_csv
 
 TOLD = json.loads(Path(__file__).with_name("predicted.json").read_text("utf-8"))
 REPORT: dict[str, Any] = TOLD["report"]
@@ -49,7 +44,7 @@ POLL = gr.EventData(None, {"wait": "+abc"})
 PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
 
-def add_job(store: RunStore, run: Run, file: str, ended: bool = True) -> PredictionJob:
+def add_job(store, run, file, ended=True):
     """A job as its process leaves it, or while it goes on."""
     job = PredictionJob(store.root / "batches" / secrets.token_urlsafe(15))
     job.folder.mkdir(parents=True)
@@ -74,14 +69,12 @@ def add_job(store: RunStore, run: Run, file: str, ended: bool = True) -> Predict
 
 
 @pytest.fixture
-def tab(store: RunStore) -> FilePredictions:
+def tab(store) -> FilePredictions:
     return predict_tab(store).files
 
 
 @pytest.mark.parametrize("told", TOLD["reports"], ids=[told["of"] for told in TOLD["reports"]])
-def test_rows_that_are_not_new_are_told_and_scored_apart(
-    store: RunStore, told: dict[str, Any]
-) -> None:
+def test_rows_that_are_not_new_are_told_and_scored_apart(store, told):
     """`predicted.json` has what a report says otherwise, and what the page then says or not."""
     job = add_job(store, store.create(RunConfig()), "pairs.csv")
     values = (REPORT | told.get("changes", {})).items()
@@ -96,7 +89,7 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(
     assert told["absent"] not in plain
 
 
-def test_markup_in_a_file_is_shown(store: RunStore) -> None:
+def test_markup_in_a_file_is_shown(store):
     job = add_job(store, store.create(RunConfig()), "<b>.csv")
     names = ["<i>", "yes"]
     report = REPORT | {"labels": names, "choices": names, "errors": 2, "examples": ["<u>"]}
@@ -115,9 +108,7 @@ def test_markup_in_a_file_is_shown(store: RunStore) -> None:
 
 
 @pytest.mark.long
-def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(
-    store: RunStore, tab: FilePredictions, tmp_path: Path
-) -> None:
+def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(store, tab, tmp_path):
     pairs = tmp_path / "pairs.csv"
     lines = [f"one {n},two {n},{('no', 'yes')[n % 2]}" for n in range(60)]
     pairs.write_text("\n".join(["sentence1,sentence2,label", *lines]) + "\n")
@@ -125,10 +116,10 @@ def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(
     job = add_job(store, run, "pairs.csv")
     rows = tab.rows
 
-    def listed(updates: Any) -> list[str]:
+    def listed(updates):
         return re.findall(r"(the first row|a nut|ten nuts|the last row)", updates[rows.table])
 
-    def clicked(**data: Any) -> Any:
+    def clicked(**data):
         event = gr.EventData(None, {"run": job.id} | data)
         return rows.on_table(NOBODY, event, job.id, blank(), predict_file.ALL, "")
 
@@ -159,7 +150,7 @@ def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(
     assert not clicked(do="label", what=2, label="no")[rows.start]["visible"]
 
 
-def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredictions) -> None:
+def test_a_reload_opens_the_newest_file_again(store, tab):
     assert tab.on_open(NOBODY, "") == gr.skip()
     run = store.create(RunConfig(name="ours"))
     old = add_job(store, run, "old.csv")
@@ -189,9 +180,7 @@ def test_a_reload_opens_the_newest_file_again(store: RunStore, tab: FilePredicti
         assert (cleared[tab.view], cleared[tab.job_id], cleared[tab.rows.table]) == ("", "", "")
 
 
-def test_anothers_results_are_not_shown(
-    store: RunStore, tab: FilePredictions, ada: str, bob: str
-) -> None:
+def test_anothers_results_are_not_shown(store, tab, ada, bob):
     hers = auth.visitor_store(store, asks(ada))
     job = add_job(hers, hers.create(RunConfig(name="hers-alone")), "hers.csv", ended=False)
     assert "hers.csv" in tab.on_open(asks(ada), "")[tab.view]
@@ -211,16 +200,14 @@ def test_anothers_results_are_not_shown(
     assert "hers-alone" not in shown
 
 
-def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
-    store: RunStore, toy_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_tells_if_the_model_holds_by_labels(store, toy_checkpoint, tmp_path, monkeypatch):
     """A file is predicted in this process, beside a column of another's answers."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job does
-    run = monitored.monitored_run(store, toy_checkpoint)
+    run = made_runs.monitored_run(store, toy_checkpoint)
     job = add_job(store, run, "new.csv")
-    pairs = [(*texts, LABELS[label], LABELS[0]) for *texts, label in monitored.rows(120, 2)]
+    pairs = [(*texts, LABELS[label], LABELS[0]) for *texts, label in made_runs.new_rows(120, 2)]
     pairs[0] = (*pairs[0][:3], LABELS[1])
-    write_csv(job.folder / "input.csv", [(*monitored.HEAD, "gpt"), *pairs])
+    write_csv(job.folder / "input.csv", [(*made_runs.HEAD, "gpt"), *pairs])
     job.work(lambda *progress: None)
     job.append(events.Finished(step=0, seconds=2.0))
     table = PredictedRows(store)
@@ -249,7 +236,7 @@ def test_a_file_tells_if_the_model_holds_and_labels_measure_it(
     assert judged.measured is None
 
 
-def test_a_pair_is_asked_and_explained_through_the_tab(store: RunStore, finished: Run) -> None:
+def test_a_pair_is_asked_and_explained_through_the_tab(store, finished):
     tab = predict_tab(store)
     decision_rule.write_rule(finished.best, threshold=0.001, positive="equivalent")
     # None: Compare was pressed before the tab had chosen.
@@ -270,11 +257,8 @@ def test_a_pair_is_asked_and_explained_through_the_tab(store: RunStore, finished
     assert tab.on_open(NOBODY, "gone", "")[tab.run]["value"] == finished.id
 
 
-def test_validation_pairs_of_both_classes_are_offered(
-    store: RunStore, toy_checkpoint: Path
-) -> None:
-    app: Any = SimpleNamespace(store=store)
-    tab, run = predict_tab(store), evaluated(app, toy_checkpoint, 1, 1.0)
+def test_validation_pairs_of_both_classes_are_offered(store, toy_checkpoint):
+    tab, run = predict_tab(store), evaluated(store, toy_checkpoint, 1, 1.0)
     pairs = tab.on_run(NOBODY, run.id, None)[tab.samples]
     kinds = {(pair.label, pair.right) for pair in pairs}
     assert kinds == set(itertools.product(("not_equivalent", "equivalent"), (True, False)))

@@ -1,7 +1,5 @@
 """The Runs tab and what it opens: the handlers are called with what a browser sends."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -30,7 +28,7 @@ from finetune.ui.run_view import blank
 from finetune.ui.tabs.evaluate import Evaluation
 from finetune.ui.tabs.runs import RunsTab
 from tests.support import toys
-from tests.support.evaluated_runs import FILTERS, evaluated
+from tests.support.made_runs import FILTERS, evaluated
 from tests.support.tabs import NOBODY, draw_train, drawn, predict_tab, publish_tab
 from tests.support.toys import story
 
@@ -38,29 +36,27 @@ ALL = tuple(FILTERS.values())
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> RunsTab:
+def tab(tmp_path_factory) -> RunsTab:
     return drawn(RunsTab(RunStore(tmp_path_factory.mktemp("tab") / "runs")))
 
 
 @pytest.fixture
-def store(tab: RunsTab) -> Iterator[RunStore]:
+def store(tab) -> Iterator[RunStore]:
     yield tab.store
     shutil.rmtree(tab.store.root, ignore_errors=True)
 
 
 @pytest.fixture
-def part(tab: RunsTab) -> Evaluation:
+def part(tab) -> Evaluation:
     """The parts of an opened run."""
     return tab.evaluation
 
 
 @pytest.fixture
-def add(store: RunStore, toy_checkpoint: Path) -> Callable[..., Run]:
+def add(store, toy_checkpoint) -> Callable[..., Run]:
     """Make a run that has ended, with an F1, its model the toy."""
 
-    def finished(
-        f1: float = 0.8, group: str = "", title: str = "", study: str = "", **values: object
-    ) -> Run:
+    def finished(f1=0.8, group="", title="", study="", **values):
         config = RunConfig(max_length=32).changed(**values)
         run = store.create(config, group=group, title=title)
         about = run.about().model_copy(update={"study": study})
@@ -77,28 +73,25 @@ def add(store: RunStore, toy_checkpoint: Path) -> Callable[..., Run]:
 
 
 @pytest.fixture
-def scored(store: RunStore, toy_checkpoint: Path) -> Callable[..., Run]:
+def scored(store, toy_checkpoint) -> Callable[..., Run]:
     """Make a run with saved answers: a seed, how right it is, how sure."""
-    app: Any = SimpleNamespace(store=store)
-    return lambda *values: evaluated(app, toy_checkpoint, *values)
+    return lambda *values: evaluated(store, toy_checkpoint, *values)
 
 
-def event(**values: Any) -> gr.EventData:
+def event(**values):
     return gr.EventData(None, values)
 
 
-def opened_view(run: Run) -> dict[str, Any]:
+def opened_view(run):
     return {**blank(), "opened": run.id}
 
 
-def test_a_bundle_is_one_line_that_opens_into_its_runs(
-    tab: RunsTab, store: RunStore, add: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_is_one_line_that_opens_into_its_runs(tab, store, add, monkeypatch):
     for seed in range(4):
         run = add(0.80 + seed / 100, "seeds", seed=seed, title=f"tickets-1 \u00b7 seed {seed}")
     run.describe(tags=("last",))
 
-    def draw(words: str, **view: Any) -> str:
+    def draw(words, **view):
         return str(tab.on_tick(NOBODY, blank() | view, {}, words)[tab.table])
 
     click = event(do="unfold", what="tickets-1", at=1)
@@ -121,9 +114,7 @@ def test_a_bundle_is_one_line_that_opens_into_its_runs(
     assert f'data-do="open" data-what="{newest.id}"' not in last
 
 
-def test_columns_are_the_same_for_any_runs_and_others_are_added_on_wish(
-    tab: RunsTab, store: RunStore, add: Callable[..., Run]
-) -> None:
+def test_columns_are_the_same_for_any_runs_and_others_are_added_on_wish(tab, store, add):
     add(0.5, learning_rate=5e-4)
     add(0.6, learning_rate=5e-5, seed=7)
     one = add(0.9, learning_rate=1e-3, name="=one")
@@ -140,13 +131,11 @@ def test_columns_are_the_same_for_any_runs_and_others_are_added_on_wish(
     assert (lines[0]["id"], lines[0]["name"]) == (one.id, "'=one")  # no formula of a spreadsheet
 
 
-def test_a_fold_or_a_losing_trial_is_nowhere_offered(
-    store: RunStore, add: Callable[..., Run]
-) -> None:
+def test_a_fold_or_a_losing_trial_is_nowhere_offered(store, add):
     folds = [add(0.9, "cv", folds=2, fold=n, title=f"cv-1 \u00b7 fold {n}") for n in (1, 2)]
     predict, publish = predict_tab(store), publish_tab(store)
 
-    def offered(tab: Any, address: str = "") -> list[str]:
+    def offered(tab, address=""):
         choices = tab.on_open(NOBODY, None, address)[tab.run]["choices"]
         return [name.partition(" \u00b7 F1")[0] for name, _ in choices]
 
@@ -165,9 +154,7 @@ def test_a_fold_or_a_losing_trial_is_nowhere_offered(
         named_run(Path("cv-2"), store.root)
 
 
-def test_a_run_is_opened_by_its_id_and_has_one_name_wherever_it_is_shown(
-    tab: RunsTab, store: RunStore, add: Callable[..., Run]
-) -> None:
+def test_a_run_is_opened_by_its_id_and_has_one_name_wherever_it_is_shown(tab, store, add):
     first, second = (add(seed=seed) for seed in (1, 2))
     name = "bundled-2"
     given: tuple[Any, ...] = (blank(), {}, "")
@@ -189,18 +176,15 @@ def test_a_run_is_opened_by_its_id_and_has_one_name_wherever_it_is_shown(
     assert "no such run" in tab.on_open(NOBODY, *given, "run=../x")[tab.message]
 
 
-def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(
-    store: RunStore, add: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(store, add, tmp_path):
     """Two files of one name are two; a file under two names is one, once a run has read it."""
 
-    def run_on(folder: str, name: str, contents: str, fingerprint: str, **values: Any) -> Run:
+    def run_on(folder, name, contents, fingerprint, **values):
         (tmp_path / folder).mkdir(exist_ok=True)
         file = tmp_path / folder / name
         file.write_text(contents)
         run = add(dataset=store.uploads.add({"train": file}), **values)
         prepared = run.state().prepared
-        assert prepared is not None
         run.append(prepared.model_copy(update={"fingerprint": fingerprint}))
         return run
 
@@ -222,9 +206,7 @@ def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(
     assert "pairs.csv (2)" in str(compare_view.comparison(store, [other.id, cut.id]))
 
 
-def test_the_runs_that_were_asked_about_are_deleted(
-    tab: RunsTab, store: RunStore, add: Callable[..., Run]
-) -> None:
+def test_the_runs_that_were_asked_about_are_deleted(tab, store, add):
     first, second, third = (add(name=name) for name in ("first", "second", "third"))
     asked = tab.on_delete_ticked(NOBODY, blank(), f"{first.id} {third.id}")
     assert "Delete 2 runs" in asked[tab.question]
@@ -236,12 +218,10 @@ def test_the_runs_that_were_asked_about_are_deleted(
         assert "no such run" in tab.on_confirm(NOBODY, None, now, "", gone)[tab.message]
 
 
-def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_for(
-    tab: RunsTab, store: RunStore
-) -> None:
+def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_for(tab, store):
     first, second = (store.create(RunConfig(name="as created")) for _ in range(2))
 
-    def open_run(run: Run, at: Any, view: Any) -> Any:
+    def open_run(run, at, view):
         return tab.on_table(NOBODY, event(do="open", what=run.id, at=at), None, view, "")
 
     opened = open_run(second, 7.0, blank())
@@ -255,9 +235,7 @@ def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_fo
     assert "&lt;b&gt;</h2>" in tab.on_open(NOBODY, blank(), {}, "", f"run={first.id}")[tab.title]
 
 
-def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
-    part: Evaluation, scored: Callable[..., Run]
-) -> None:
+def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(part, scored):
     drawn, opened = scored(1, 3.0), scored(2, 3.0)
     view = opened_view(opened)
     drawing = part.on_part(NOBODY, opened_view(drawn), "Evaluation", *ALL)
@@ -273,9 +251,7 @@ def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(
     assert decision_rule.read_rule(opened.best).threshold is None
 
 
-def test_examples_are_filtered_and_an_unusable_number_is_refused(
-    part: Evaluation, scored: Callable[..., Run]
-) -> None:
+def test_examples_are_filtered_and_an_unusable_number_is_refused(part, scored):
     run = scored(1, 9.0)  # all right but the sixth
     view = {"opened": run.id}
     filters: dict[str, Any]
@@ -305,9 +281,7 @@ def test_examples_are_filtered_and_an_unusable_number_is_refused(
 
 
 @pytest.mark.parametrize("language", ["de"], indirect=True)
-def test_a_temperature_is_saved_from_a_page_with_decimal_commas(
-    part: Evaluation, scored: Callable[..., Run], language: str
-) -> None:
+def test_a_temperature_is_saved_from_a_page_with_decimal_commas(part, scored, language):
     run = scored(1, 1.0, 4.0)
     view = {"opened": run.id}
     body = part.on_part(NOBODY, view, "Evaluation", *ALL)[part.body]
@@ -317,11 +291,11 @@ def test_a_temperature_is_saved_from_a_page_with_decimal_commas(
     assert decision_rule.read_rule(run.best).temperature == pytest.approx(float(value))
 
 
-def test_a_bound_is_kept_shown_and_forgotten(part: Evaluation, scored: Callable[..., Run]) -> None:
+def test_a_bound_is_kept_shown_and_forgotten(part, scored):
     run = scored(1, 9.0)  # all right but the sixth
     view = {"opened": run.id}
 
-    def click(**sent: Any) -> tuple[str, str]:
+    def click(**sent):
         updates = part.on_choice(NOBODY, event(run=run.id, **sent), view)
         return str(updates.get(part.body, "")), str(updates[part.message])
 
@@ -334,7 +308,6 @@ def test_a_bound_is_kept_shown_and_forgotten(part: Evaluation, scored: Callable[
     body, message = click(do="sure", error=0.2, confidence=0.9, per_class=False)
     assert "At most 20% of its answers are wrong, with 90% confidence" in body
     rule = decision_rule.read_rule(run.best).sure
-    assert rule is not None
     assert (rule.error, rule.confidence) == (0.2, 0.9)
     click(do="always")
     assert decision_rule.read_rule(run.best).sure is None
@@ -345,9 +318,7 @@ def test_a_bound_is_kept_shown_and_forgotten(part: Evaluation, scored: Callable[
         assert len(message) < 600
 
 
-def test_two_runs_are_judged_by_their_validation_pairs(
-    store: RunStore, scored: Callable[..., Run]
-) -> None:
+def test_two_runs_are_judged_by_their_validation_pairs(store, scored):
     poor, good = scored(1, 0.8), scored(2, 3.0)
     check = drawn(ReleaseCheck(store))
     shown = check.shown(store, [poor.id, good.id])

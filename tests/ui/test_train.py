@@ -1,8 +1,6 @@
 """The Train tab: costs, the next step after a run, and what a page that watches is told. Its form
 is read back as it is shown, whatever is automatic, typed with a comma, or in doubt."""
 
-from __future__ import annotations
-
 import html
 import json
 import os
@@ -10,13 +8,10 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import gradio as gr
 import pytest
-from playwright.sync_api import Browser
 from starlette.requests import Request
 
 from finetune import config as configs
@@ -41,7 +36,6 @@ from finetune.owners import Visitor
 from finetune.runs import events, grids
 from finetune.runs.events import Phase
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.search.space import Budget
@@ -51,7 +45,7 @@ from finetune.ui.engine_form import Choice
 from finetune.ui.tabs.train import TrainTab
 from finetune.ui.train_plan import SEARCH
 from tests.support.browser import new_page
-from tests.support.engines import engine_values
+from tests.support.running import engine_values
 from tests.support.tabs import NOBODY, draw_train, form_values
 from tests.support.toys import story
 
@@ -60,31 +54,29 @@ MARKUP = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
-def module_tab(tmp_path_factory: pytest.TempPathFactory) -> TrainTab:
+def module_tab(tmp_path_factory) -> TrainTab:
     """The tab over a folder of runs; drawing it takes as long as many a test."""
     return draw_train(RunStore(tmp_path_factory.mktemp("tabs") / "runs"))
 
 
 @pytest.fixture
-def store(module_tab: TrainTab) -> Iterator[RunStore]:
+def store(module_tab) -> Iterator[RunStore]:
     yield module_tab.store
     shutil.rmtree(module_tab.store.root, ignore_errors=True)
 
 
 @pytest.fixture
-def tab(module_tab: TrainTab, store: RunStore) -> TrainTab:
+def tab(module_tab, store) -> TrainTab:
     return module_tab
 
 
-def costs(tab: TrainTab, config: RunConfig) -> str:
+def costs(tab, config):
     """What Train shows of a form's costs."""
     values = [*form_values(config), *engine_values(tab.engine, Choice())]
     return str(tab.on_costs(NOBODY, *ONE_RUN, *values)[tab.costs])
 
 
-def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
-    tab: TrainTab, toy_checkpoint: Path
-) -> None:
+def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(tab, toy_checkpoint):
     config = RunConfig(checkpoint=str(toy_checkpoint), max_length=64)
     values = [*form_values(config), *engine_values(tab.engine, Choice())]
     assert "A part of the rows is measured now." in costs(tab, config)
@@ -104,10 +96,8 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(
         assert words in wrong[tab.costs]
 
 
-def test_what_an_empty_box_comes_to_is_told_for_these_pairs(
-    tab: TrainTab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def told(**values: Any) -> dict[str, str]:
+def test_what_an_empty_box_comes_to_is_told_for_these_pairs(tab, monkeypatch):
+    def told(**values):
         shown = html.unescape(costs(tab, RunConfig(**values)))
         return dict(json.loads(shown.split('data-automatic="')[1].split('">')[0]))
 
@@ -125,9 +115,7 @@ def test_what_an_empty_box_comes_to_is_told_for_these_pairs(
     assert {unread.pop("per_device_train_batch_size"), *unread.values()} == {"Automatic"}
 
 
-def test_the_command_starts_the_same_from_where_the_page_keeps_it(
-    tab: TrainTab, store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_starts_the_same_from_where_it_is_kept(tab, store, tmp_path, monkeypatch):
     file = tmp_path / "tickets.csv"
     file.write_text("sentence1,sentence2,label\na,b,0\n")
     upload = store.uploads.add({"train": file})
@@ -142,14 +130,12 @@ def test_the_command_starts_the_same_from_where_the_page_keeps_it(
     assert "<code>python -m finetune train --seed 7</code>" in shown
 
 
-def test_the_buttons_of_a_verdict_keep_a_threshold_and_fill_the_form(
-    tab: TrainTab, finished: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_buttons_of_a_verdict_keep_a_threshold_and_fill_the_form(tab, finished, monkeypatch):
     score, gain = Interval(0.8, 0.75, 0.85), Interval(0.1, 0.05, 0.15)
     verdict = Verdict("F1", score, "", 0.0, gain, None, 30, 60, None, None)
     monkeypatch.setattr(report, "run_verdict", lambda run, summary: verdict)
 
-    def press(**sent: Any) -> Any:
+    def press(**sent):
         return tab.on_press(NOBODY, gr.EventData(None, sent), finished.id)
 
     press(do="threshold", what="0.465")
@@ -159,13 +145,11 @@ def test_the_buttons_of_a_verdict_keep_a_threshold_and_fill_the_form(
     assert press(do="advice")[tab.form["eval_steps"]] == "1"
 
 
-def marks(parts: live_updates.Parts) -> dict[str, str]:
+def marks(parts):
     return {name: mark for name, (mark, _) in parts.items()}
 
 
-def test_a_page_that_watches_is_told_what_is_new(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch, adopt: Callable[[Run], None]
-) -> None:
+def test_a_page_that_watches_is_told_what_is_new(store, monkeypatch, adopt):
     monkeypatch.setattr(live_updates, "FRESH", 0.0)
     run = store.create(RunConfig())
     for event in story()[:5]:
@@ -197,9 +181,7 @@ def test_a_page_that_watches_is_told_what_is_new(
     assert "F1 0.810" in fifth["scores"][1]  # one score in all places
 
 
-def test_the_queue_is_drawn_as_the_news_tell_it(
-    tab: TrainTab, store: RunStore, adopt: Callable[[Run], None]
-) -> None:
+def test_the_queue_is_drawn_as_the_news_tell_it(tab, store, adopt):
     """By which a window learns what another has queued, started or taken out."""
     request = Request({"type": "http", "headers": [], "path_params": {"run_id": ""}})
     runs = [store.create(RunConfig(seed=seed)) for seed in range(3)]
@@ -221,7 +203,7 @@ def test_the_queue_is_drawn_as_the_news_tell_it(
     assert tab.start not in tab.on_queue(NOBODY, runs[0].id)  # which says Continue
 
 
-def test_every_phase_and_every_ending_has_a_lesson() -> None:
+def test_every_phase_and_every_ending_has_a_lesson():
     states = [RunSummary(status="running", phase=phase) for phase in ("", "of later", *Phase)]
     states += [RunSummary(status=status) for status in (*ENDED, "waiting")]  # type: ignore[arg-type]
     for summary in states:
@@ -230,7 +212,7 @@ def test_every_phase_and_every_ending_has_a_lesson() -> None:
 
 
 @pytest.mark.parametrize("token", [MARKUP, "\u05e9\u05dc\u05d5\u05dd", "\u202e", " cat", "\n"])
-def test_any_token_of_a_batch_is_shown_and_never_obeyed(token: str) -> None:
+def test_any_token_of_a_batch_is_shown_and_never_obeyed(token):
     """Of a long one the middle is left out."""
     batch = events.FirstBatch(
         shapes={"input_ids": [2, 100], "attention_mask": [2, 100], "labels": [2]},
@@ -247,16 +229,14 @@ def test_any_token_of_a_batch_is_shown_and_never_obeyed(token: str) -> None:
     assert "\n" not in tokens[0]
 
 
-def search(tab: TrainTab, config: RunConfig, choice: Choice, **drawn: str) -> list[Any]:
+def search(tab, config, choice, **drawn):
     """What a search is sent, before its number of trials and after its limits."""
     others = [SEARCH, *[control.value for control in tab.several[1:]], *form_values(config)]
     boxes = [drawn.get(name, "") for name in train_plan.FIELDS]
     return [boxes, [*others, *engine_values(tab.engine, choice)]]
 
 
-def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_price(
-    tab: TrainTab, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_on_jobs_needs_a_number_of_trials_and_says_its_price(tab, store, monkeypatch):
     monkeypatch.setattr("finetune.hub.client.stored_token", lambda: None)
     job = Choice("hub-job", {"flavor": "t4-small"}, True, {"t4-small": 0.4})
     boxes, others = search(tab, RunConfig(), job, **{train_plan.FIELDS[0]: "1..3"})
@@ -278,7 +258,7 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_a_token_and_says_its_pric
     assert "around your own settings: Passes over the data 5..15." in planned
 
 
-def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job() -> None:
+def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job():
     """The page has no field for the image and for who pays."""
     own = {"image": "python:3.13", "namespace": "team", "flavor": "cpu-basic"}
     former = make_spec("hub-job", own)
@@ -289,9 +269,7 @@ def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job() -> None:
     assert choice.spec(make_spec("ray", {"nodes": 2})) == choice.spec()
 
 
-def test_checkpoints_are_compared_by_who_asked_and_one_is_chosen(
-    tab: TrainTab, store: RunStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_compared_by_who_asked_and_one_is_chosen(tab, store, monkeypatch):
     form = tab.probe
     pressed = gr.EventData(None, {"field": "checkpoint", "value": "owner/good"})
     assert form.on_press(NOBODY, "", pressed)[form.checkpoint] == "owner/good"
@@ -316,7 +294,7 @@ def test_checkpoints_are_compared_by_who_asked_and_one_is_chosen(
 FIELDS = [*[""] * (len(train_plan.FIELDS) - 1), "4, 8"]  # of a search
 
 
-def shown(store: RunStore, config: RunConfig) -> dict[str, object]:
+def shown(store, config):
     values = form.filled(store, config)[:-1]
     return {
         name: value["value"] if isinstance(value, dict) else value
@@ -324,7 +302,7 @@ def shown(store: RunStore, config: RunConfig) -> dict[str, object]:
     }
 
 
-def test_what_is_shown_is_read_back_and_no_number_stands_for_automatic(store: RunStore) -> None:
+def test_what_is_shown_is_read_back_and_no_number_stands_for_automatic(store):
     for name in PRESETS:
         other = {"dataset": "glue/mrpc", "adam_beta1": 0.8, "padding": "max_length"}
         config = RunConfig(**preset(name) | other)
@@ -342,7 +320,7 @@ def test_what_is_shown_is_read_back_and_no_number_stands_for_automatic(store: Ru
 
 
 @pytest.mark.parametrize("typed", ["1.000", "1,000", "1e3", "1_000", "ten"])
-def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
+def test_what_may_be_a_thousand_is_no_whole_number(typed):
     values = RunConfig().to_dict() | {"max_steps": typed, "seed": " 7 "}
     with pytest.raises(ConfigError) as caught:
         form.read(list(values.values()))
@@ -357,7 +335,7 @@ def test_what_may_be_a_thousand_is_no_whole_number(typed: str) -> None:
         Choice("hub-job", {"minutes": typed}).spec()
 
 
-def test_fields_and_limits_are_read_with_both_signs_and_never_as_another_number() -> None:
+def test_fields_and_limits_are_read_with_both_signs_and_never_as_another_number():
     values = RunConfig().to_dict() | {"learning_rate": "0,0001", "dropout": "0,1"}
     assert form.read(list(values.values())) == RunConfig(learning_rate=1e-4, dropout=0.1)
     for typed, read in ((",5", 0.5), ("2,0e-5", 2e-5), (" 0,05 ", 0.05), ("0.0001", 1e-4), (1, 1)):
@@ -378,7 +356,7 @@ def test_fields_and_limits_are_read_with_both_signs_and_never_as_another_number(
         Choice("hub-job", {"dollars_a_run": "1,500"}).spec()
 
 
-def test_the_page_chooses_defaults_and_presets_by_itself(browser: Browser, tab: TrainTab) -> None:
+def test_the_page_chooses_defaults_and_presets_by_itself(browser, tab):
     blank = RunConfig()
     pairs, base = blank.dataset, blank.checkpoint
     page = new_page(browser)
@@ -400,10 +378,8 @@ def test_the_page_chooses_defaults_and_presets_by_itself(browser: Browser, tab: 
     page.close()
 
 
-def test_the_newest_ten_uploads_and_the_current_one_are_offered_after_a_reload(
-    tab: TrainTab, store: RunStore, tmp_path: Path
-) -> None:
-    def add(number: int, age: float = 0.0) -> str:
+def test_the_ten_newest_uploads_and_the_current_one_are_offered_on_reload(tab, store, tmp_path):
+    def add(number, age=0.0):
         path = tmp_path / f"{number}.csv"
         path.write_text(f"sentence1,sentence2,label\n{number},b,1\nc,d,0\n")
         name = store.uploads.add({"train": path})
@@ -411,7 +387,7 @@ def test_the_newest_ten_uploads_and_the_current_one_are_offered_after_a_reload(
         os.utime(store.root / "uploads" / name.removeprefix("upload/"), (when, when))
         return name
 
-    def offered(choices: list[tuple[str, str]]) -> list[str]:
+    def offered(choices):
         return [name for _, name in choices if name.startswith("upload/")]
 
     names = [add(n, 100.0 - n) for n in range(12)]

@@ -1,7 +1,5 @@
 """Uploads: who may send them, how much, and how long they lie about; over raw HTTP."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import http.client
@@ -18,9 +16,7 @@ from gradio.route_utils import delete_files_created_by_app
 from finetune.config import RunConfig
 from finetune.inference.file_request import COLUMNS
 from finetune.jobs import workers
-from finetune.runs.store import RunStore
 from finetune.ui import auth
-from tests.support.server import Server
 from tests.support.tabs import asks
 from tests.support.waiting import until
 
@@ -29,7 +25,7 @@ MB = 2**20
 
 
 @pytest.fixture
-def folder(server: Server) -> Iterator[Path]:
+def folder(server) -> Iterator[Path]:
     """Where uploaded files are; nothing else is."""
     folder = Path(os.environ["GRADIO_TEMP_DIR"])
     for part in folder.iterdir():  # of other tests
@@ -38,17 +34,17 @@ def folder(server: Server) -> Iterator[Path]:
     delete_files_created_by_app(server.blocks, None)
 
 
-def lying(folder: Path) -> list[Path]:
+def lying(folder):
     """The uploaded files that were not removed yet; the app may remove one meanwhile."""
     files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     return [path for path in files if path.is_file() and path.stat().st_size]
 
 
-def send(who: httpx.Client, contents: bytes, name: str = "pairs.csv") -> httpx.Response:
+def send(who, contents, name="pairs.csv"):
     return who.post("gradio_api/upload", files={"files": (name, contents)})
 
 
-def bring(server: Server, who: httpx.Client, *paths: str | None) -> str:
+def bring(server, who, *paths):
     """What the Data tab says to a training, a validation and a test file."""
     files = [p and {"path": p, "meta": {"_type": "gradio.FileData"}} for p in (*paths, None, None)]
     answer = server.run(who, "on_upload", files[:3]).json()
@@ -56,9 +52,7 @@ def bring(server: Server, who: httpx.Client, *paths: str | None) -> str:
     return str(answer["data"][outputs.index("data-message")] if "data" in answer else answer)
 
 
-def test_a_file_is_its_senders_who_must_be_known(
-    server: Server, ada: str, bob: str, folder: Path, store: RunStore, tmp_path: Path
-) -> None:
+def test_a_file_is_its_senders_who_must_be_known(server, ada, bob, folder, store, tmp_path):
     for wrong in ("", "x" * 43):
         with server.client(wrong) as nobody:
             refused = send(nobody, PAIRS)
@@ -81,9 +75,7 @@ def test_a_file_is_its_senders_who_must_be_known(
     assert others.newest(9) == []
 
 
-def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
-    server: Server, folder: Path, store: RunStore
-) -> None:
+def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(server, folder, store):
     """A validation file is added to a training file that came before; what is refused or was
     removed is named; a configuration is in the form."""
     with server.client() as mine:
@@ -110,10 +102,7 @@ def test_a_file_is_gone_once_it_is_kept_and_used_again_from_there(
         assert lying(folder) == []
 
 
-def test_a_visitor_and_all_of_them_may_bring_so_much(
-    server: Server, ada: str, bob: str, folder: Path, store: RunStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_visitor_and_all_of_them_may_bring_so_much(server, ada, bob, folder, store, monkeypatch):
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "3")
     monkeypatch.setenv("FINETUNE_MAX_ALL_UPLOADS_MB", "5")
     with server.client(ada) as mine, server.client(bob) as other:
@@ -132,7 +121,7 @@ def test_a_visitor_and_all_of_them_may_bring_so_much(
         assert send(other, b"x" * 2 * MB).status_code == 413  # a run needs what he has
 
 
-def stream(url: str, token: str, most: int) -> tuple[int, http.client.HTTPConnection]:
+def stream(url, token, most):
     """Send a file bit by bit without saying how long it is; the bytes that were taken."""
     connection = http.client.HTTPConnection(httpx.URL(url).host, httpx.URL(url).port)
     connection.putrequest("POST", "/gradio_api/upload")
@@ -149,10 +138,7 @@ def stream(url: str, token: str, most: int) -> tuple[int, http.client.HTTPConnec
     return sent, connection
 
 
-def test_a_request_ends_while_it_brings_too_much_and_what_was_left_is_gone(
-    server: Server, ada: str, folder: Path, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+def test_a_request_ends_while_it_brings_too_much(server, ada, folder, monkeypatch, capfd):
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "2")
     sent, connection = stream(server.url, ada, 200 * MB)
     connection.close()
@@ -167,19 +153,16 @@ def test_a_request_ends_while_it_brings_too_much_and_what_was_left_is_gone(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_form_that_is_none_leaves_nothing(
-    server: Server, ada: str, folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_form_that_is_none_leaves_nothing(server, ada, folder, capfd):
     with server.client(ada) as mine:
         multipart = "multipart/form-data; boundary=x"
         part = b"Content-Disposition: form-data; name="
         for body, kind in (
-            (b"x" * MB, "multipart/form-data"),
-            (b"x" * MB, multipart),
+            (b"x" * MB, "multipart/form-data"), (b"x" * MB, multipart),
             (b"--x\r\n" + part + b'"files"\r\n\r\na\r\n--x--\r\n', multipart),
             (b"--x\r\n" + part + b'"o"; filename="o"\r\n\r\na\r\n--x--\r\n', multipart),
             (b"{}", "application/json"),
-        ):
+        ):  # fmt: skip
             for query in ("", "?upload_id=x"):
                 path, headers = f"gradio_api/upload{query}", {"content-type": kind}
                 answer = mine.post(path, content=body, headers=headers)
@@ -188,9 +171,7 @@ def test_a_form_that_is_none_leaves_nothing(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_no_file_comes_past_the_route(
-    server: Server, ada: str, folder: Path, hers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_no_file_comes_past_the_route(server, ada, folder, hers, monkeypatch):
     """Not fetched from an address for whoever names one; not in a call of an agent."""
     ways: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), "")
     ways |= dict.fromkeys(("both_orders", "threshold", "calibrated"), False)

@@ -1,7 +1,5 @@
 """Visitors of a shared app: each sees and changes what is theirs, whatever is sent anywhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -14,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-import httpx
 import psutil
 import pytest
 from starlette.requests import Request
@@ -28,12 +25,9 @@ from finetune.jobs.background import BackgroundJob
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import auth, form, run_view
 from finetune.ui.tabs import data, runs
-from tests.support.hub import LoopbackHub
-from tests.support.server import Server
 from tests.support.tabs import LOG, NAME, NOBODY, asks, data_tab, draw_train, new_check
 from tests.support.waiting import until
 
@@ -42,20 +36,20 @@ NOTHING = "There is no such run"
 NO_RUN: list[Any] = ["../x", "/etc/passwd", "x" * 2**16, 7, {}]
 
 
-def signed_in(name: str, **info: Any) -> gr.Request:
+def signed_in(name, **info):
     session = {"oauth_info": {"userinfo": {"preferred_username": name}, **info}}
     return gr.Request(Request({"type": "http", "headers": [], "session": session}))
 
 
 @pytest.fixture
-def upload(store: RunStore, ada: str, tmp_path: Path) -> str:
+def upload(store, ada, tmp_path) -> str:
     """Ada's uploaded file, as a configuration names it."""
     path = tmp_path / "hers.csv"
     path.write_text(f"sentence1,sentence2,label\n{SENTENCE},b,1\nc,d,0\n")
     return auth.visitor_store(store, asks(ada)).uploads.add({"train": path})
 
 
-def test_an_invented_identity_is_nobody(store: RunStore, ada: str, tmp_path: Path) -> None:
+def test_an_invented_identity_is_nobody(store, ada, tmp_path):
     assert auth.visitor_store(store, asks(ada)).visitor.may_start
     number, signature = ada.split(".")
     elsewhere = Identities(tmp_path / "another").issue("192.0.2.1")
@@ -66,7 +60,7 @@ def test_an_invented_identity_is_nobody(store: RunStore, ada: str, tmp_path: Pat
         assert not auth.visitor_store(store, asks(wrong)).visitor.may_start, wrong
 
 
-def test_identities_outlive_a_restart_and_serve_several_apps(store: RunStore, shared: None) -> None:
+def test_identities_outlive_a_restart_and_serve_several_apps(store, shared):
     with ThreadPoolExecutor(8) as pool:  # all of them need the key at once
         apps = [Identities(store.root) for _ in range(8)]
         tokens = list(pool.map(lambda app: app.issue("192.0.2.1"), apps))
@@ -80,7 +74,7 @@ def test_identities_outlive_a_restart_and_serve_several_apps(store: RunStore, sh
         Identities(store.root).owner(tokens[0])
 
 
-def test_an_address_is_issued_so_many_identities(store: RunStore) -> None:
+def test_an_address_is_issued_so_many_identities(store):
     now = [0.0]
     issued = Identities(store.root, clock=lambda: now[0])
     for address, next_one in (("192.0.2.1", "192.0.2.1"), ("2001:db8:1:2::7", "2001:db8:1:2:f::1")):
@@ -100,9 +94,7 @@ def test_an_address_is_issued_so_many_identities(store: RunStore) -> None:
     issued.issue("192.0.2.1")
 
 
-def test_a_sign_in_is_a_name_and_keeps_what_the_browser_had(
-    shared: None, ada: str, store: RunStore
-) -> None:
+def test_a_sign_in_is_a_name_and_keeps_what_the_browser_had(shared, ada, store):
     assert auth.request_visitor(store, signed_in("ada", expires_at=9e12)).names == ("user:ada",)
     assert auth.request_visitor(store, signed_in("ada", expires_at=1)).names == ()
     before = auth.visitor_store(store, asks(ada)).create(RunConfig())
@@ -115,9 +107,7 @@ def test_a_sign_in_is_a_name_and_keeps_what_the_browser_had(
     assert ada not in (before.folder / "about.json").read_text()
 
 
-def test_another_visitors_things_are_not_there(
-    store: RunStore, ada: str, bob: str, hers: Run, upload: str, tmp_path: Path
-) -> None:
+def test_another_visitors_things_are_not_there(store, ada, bob, hers, upload, tmp_path):
     mine, his = (auth.visitor_store(store, asks(secret)) for secret in (ada, bob))
     job = new_check(mine, upload)
     # What she can do and he cannot, and what he is told.
@@ -141,21 +131,17 @@ def test_another_visitors_things_are_not_there(
     assert mine.runs() == his.runs() == []
 
 
-def checked_fields(**values: Any) -> list[Any]:
+def checked_fields(**values):
     config = RunConfig().changed(**values)
     return [getattr(config, name) for name in data.CHECKED_FIELDS]
 
 
-def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
-    store: RunStore, ada: str, bob: str, upload: str, processes: list[psutil.Process],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_other_pairs_end_no_check_others_wait_for(store, ada, bob, upload, processes, monkeypatch):
     monkeypatch.setattr(BackgroundJob, "begin", lambda *values, **options: None)
     tab, started = data_tab(store), []
     for dataset in (RunConfig().dataset, upload):
         job = new_check(store, dataset)
         lock = hold_lock(job.lock_file)
-        assert lock is not None
         process = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
         processes.append(psutil.Process(process.pid))
         os.close(lock)
@@ -163,7 +149,7 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
         started.append((job, process))
     (bundled, everybodys), (hers, own) = started
 
-    def choose(secret: str, former: check.CheckJob, dataset: str) -> Any:
+    def choose(secret, former, dataset):
         fields = checked_fields(dataset=dataset)
         return tab.on_examine(asks(secret), "chosen", former.id, *fields)
 
@@ -177,9 +163,7 @@ def test_choosing_other_pairs_ends_no_examination_that_others_wait_for(
     assert everybodys.poll() is None
 
 
-def test_nobody_causes_no_fetch_from_the_hub(
-    store: RunStore, shared: None, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_causes_no_fetch_from_the_hub(store, shared, hub, monkeypatch):
     """Neither pairs nor a checkpoint to look at."""
     monkeypatch.setattr(workers, "spawn_worker", lambda *values: pytest.fail("it was started"))
     monkeypatch.setenv(owners.ANY_CHECKPOINT, "1")
@@ -193,12 +177,10 @@ def test_nobody_causes_no_fetch_from_the_hub(
     assert [path for path in asked if "ada" in path or "paws" in path] == []
 
 
-def test_anothers_uploads_are_not_offered(
-    store: RunStore, ada: str, bob: str, upload: str, tmp_path: Path
-) -> None:
+def test_anothers_uploads_are_not_offered(store, ada, bob, upload, tmp_path):
     train, tab = draw_train(store), data_tab(store)
 
-    def offered(visitor: gr.Request, kept: Any = None) -> str:
+    def offered(visitor, kept=None):
         return str(train.on_restore(visitor, kept)[train.filled[-1]]["choices"])
 
     assert upload in offered(asks(ada))
@@ -216,13 +198,11 @@ def test_anothers_uploads_are_not_offered(
     assert upload in str(form.datasets(store.for_visitor(Visitor(("user:ada", *browser)))))
 
 
-def test_a_visitor_uploads_so_much(
-    store: RunStore, ada: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_visitor_uploads_so_much(store, ada, tmp_path, monkeypatch):
     monkeypatch.setenv("FINETUNE_MAX_UPLOAD_MB", "1")
     mine = auth.visitor_store(store, asks(ada))
 
-    def add(name: str, kilobytes: int) -> str:
+    def add(name, kilobytes):
         path = tmp_path / f"{name}.csv"
         path.write_text("sentence1,sentence2,label\n" + name * 1024 * kilobytes)
         return mine.uploads.add({"train": path})
@@ -238,9 +218,7 @@ def test_a_visitor_uploads_so_much(
         mine.uploads.files(second)
 
 
-def test_the_page_gives_each_browser_an_identity_of_its_own(
-    server: Server, store: RunStore, shared: None
-) -> None:
+def test_the_page_gives_each_browser_an_identity_of_its_own(server, store, shared):
     with server.client() as first, server.client() as second:
         page = first.get("/")
         second.get("/")
@@ -252,7 +230,7 @@ def test_the_page_gives_each_browser_an_identity_of_its_own(
         assert identity not in page.text
 
 
-def test_downloads_are_the_owners(server: Server, ada: str, bob: str, hers: Run) -> None:
+def test_downloads_are_the_owners(server, ada, bob, hers):
     run = f"/finetune/runs/{hers.id}"
     paths = [f"{run}/{kind}" for kind in ("model.zip", "config.json", "events.csv")]
     with server.client(ada) as mine, server.client(bob) as other, server.client() as nobody:
@@ -269,9 +247,7 @@ def test_downloads_are_the_owners(server: Server, ada: str, bob: str, hers: Run)
         assert mine.get(f"{run}/job.json").status_code == 404
 
 
-def test_gradio_serves_neither_files_nor_what_the_page_does_not_need(
-    server: Server, ada: str, bob: str, hers: Run
-) -> None:
+def test_gradio_serves_neither_files_nor_what_the_page_does_not_need(server, ada, bob, hers):
     """Not even what a browser has uploaded itself: there are no secrets in knowing a path."""
     with server.client(ada) as mine, server.client(bob) as other:
         sent = mine.post("gradio_api/upload", files={"files": ("hers.csv", SENTENCE.encode())})
@@ -298,9 +274,7 @@ def test_gradio_serves_neither_files_nor_what_the_page_does_not_need(
             assert mine.get(path).status_code == 200, path
 
 
-def test_refused_input_costs_the_log_a_line(
-    server: Server, ada: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_input_costs_the_log_a_line(server, ada, capfd, caplog):
     fns = server.blocks.fns
     texts = (gr.State, gr.Textbox, gr.HTML)
     choosing = [n for n, fn in fns.items() if fn.inputs and not isinstance(fn.inputs[0], texts)]
@@ -318,13 +292,13 @@ def test_refused_input_costs_the_log_a_line(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def leaks(text: str) -> list[str]:
+def leaks(text):
     """What of Ada's stands in an answer."""
     private = (NAME, LOG, "private-tag", "private-note", SENTENCE)
     return [secret for secret in private if secret in text]
 
 
-def distinct(blocks: gr.Blocks) -> dict[int, Any]:
+def distinct(blocks):
     """Every function of the page once with each list of inputs, by an index of it."""
     functions = {
         (getattr(fn.fn, "__qualname__", fn.name), tuple(block._id for block in fn.inputs)): index
@@ -334,10 +308,7 @@ def distinct(blocks: gr.Blocks) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("strange", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_no_endpoint_shows_or_changes_anothers_run(
-    server: Server, store: RunStore, bob: str, hers: Run, upload: str,
-    monkeypatch: pytest.MonkeyPatch, strange: bool,
-) -> None:  # fmt: skip
+def test_no_endpoint_gives_anothers_run(server, store, bob, hers, upload, monkeypatch, strange):
     """Every function of the page, every input of it, with Ada's run; where `strange`, with her file
     and with what no run is."""
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)  # his need not begin
@@ -349,11 +320,10 @@ def test_no_endpoint_shows_or_changes_anothers_run(
         for index, fn in distinct(server.blocks).items():
             for value in values:
                 body = {
-                    "data": [value] * len(fn.inputs),
-                    "fn_index": index,
+                    "data": [value] * len(fn.inputs), "fn_index": index,
                     "session_hash": secrets.token_hex(5),
                     "event_data": {"do": "open", "what": value},
-                }
+                }  # fmt: skip
                 answer = his.post("gradio_api/run/predict", json=body)
                 assert leaks(answer.text) == [], (fn.name, str(value)[:60])
     assert {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")} == before
@@ -363,9 +333,7 @@ def test_no_endpoint_shows_or_changes_anothers_run(
     assert workers.worker_process(hers) is None
 
 
-def test_the_answer_is_always_that_there_is_no_such_run(
-    server: Server, bob: str, hers: Run
-) -> None:
+def test_the_answer_is_always_that_there_is_no_such_run(server, bob, hers):
     functions = {str(fn.name): index for index, fn in server.blocks.fns.items()}
     with server.client(bob) as his:
         for name in ("on_press", "on_ask", "on_push"):
@@ -379,15 +347,13 @@ def test_the_answer_is_always_that_there_is_no_such_run(
             assert NOTHING in answers.pop(), name
 
 
-def call(who: httpx.Client, name: str, *values: Any) -> Any:
+def call(who, name, *values):
     """What an endpoint answers, or its error."""
     answer = who.post(f"gradio_api/run/{name}", json={"data": values}).json()
     return answer["data"][0] if "data" in answer else answer["error"]
 
 
-def test_a_program_is_a_visitor_too(
-    server: Server, store: RunStore, ada: str, bob: str, hers: Run
-) -> None:
+def test_a_program_is_a_visitor_too(server, store, ada, bob, hers):
     """It keeps no cookies: it asks for an identity, and sends it as a header."""
     with server.client() as program:
         program.headers[auth.HEADER] = program.post(auth.ISSUE).text
@@ -424,9 +390,7 @@ def test_a_program_is_a_visitor_too(
         ("FINETUNE_VISITORS=1 FINETUNE_ADMINS=,bob", "bob"),
     ],
 )
-def test_who_looks_after_a_shared_app(
-    monkeypatch: pytest.MonkeyPatch, settings: str, admins: str
-) -> None:
+def test_who_looks_after_a_shared_app(monkeypatch, settings, admins):
     for setting in settings.split():
         monkeypatch.setenv(*setting.split("="))
     visitors = {name: owners.policy().identify(user=name) for name in ("", "ada", "bob", "cy")}
@@ -435,9 +399,7 @@ def test_who_looks_after_a_shared_app(
     assert not Visitor(("browser:ada", "ada")).admin  # only a sign-in proves a name
 
 
-def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
-    store: RunStore, ada: str, hers: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(store, ada, hers, monkeypatch):
     monkeypatch.setenv("FINETUNE_ADMINS", "root")
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
     tab, root, bob = runs.RunsTab(store), signed_in("root"), signed_in("bob")
@@ -446,7 +408,7 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
     waiting = auth.visitor_store(store, asks(ada)).create(RunConfig(name="in the queue"))
     Queue(store.root).add(waiting.id)
 
-    def act(who: gr.Request, view: Any, action: str) -> str:
+    def act(who, view, action):
         return str(tab.on_action(who, None, view, "", action)[tab.message])
 
     shown = tab.on_everybody(root, run_view.blank(), "", True)
@@ -468,9 +430,7 @@ def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(
     assert [box["visible"] for box in boxes] == [True, False]
 
 
-def test_what_is_fetched_of_the_hub_counts(
-    store: RunStore, ada: str, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_fetched_of_the_hub_counts(store, ada, hub, monkeypatch):
     """Datasets and checkpoints, each once a day, and of them what is fetched."""
     monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "3")
     mega = b"x" * 2**20
@@ -480,11 +440,11 @@ def test_what_is_fetched_of_the_hub_counts(
     hub.add_repo("ada/more", files={"model.safetensors": mega})
     owner = auth.request_visitor(store, asks(ada)).name
 
-    def dataset(part: str, visitor: str = owner) -> None:
+    def dataset(part, visitor=owner):
         config = RunConfig(dataset="ada/pairs", dataset_config_name=part)
         hub_access.count_dataset(store.root, visitor, config)
 
-    def checkpoint(name: str, visitor: str = owner, weights: bool = True) -> None:
+    def checkpoint(name, visitor=owner, weights=True):
         hub_access.count_checkpoint(store.root, visitor, name, weights)
 
     with pytest.raises(DataError, match=r"ada/pairs large has 4 MB\. A visitor may fetch 3 MB"):
@@ -507,9 +467,7 @@ def test_what_is_fetched_of_the_hub_counts(
 
 
 @pytest.mark.long
-def test_runs_and_examinations_are_counted_before_they_fetch(
-    store: RunStore, ada: str, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_and_examinations_are_counted_before_they_fetch(store, ada, hub, monkeypatch):
     monkeypatch.setenv("FINETUNE_MAX_HUB_MB", "0")
     hub.add_repo("ada/pairs", "dataset", {"train.csv": b"sentence1,sentence2,label\na,b,1\n"})
     mine = auth.visitor_store(store, asks(ada))
