@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -105,8 +106,13 @@ def test_killed_left_alone_and_stopped_it_ends_as_one_not(store, config, spec, w
     else:  # a stop that nobody could pass on outlives a restart
         app.kill()
         workers.kill_worker(run)
+        trains = training_process(run)
+        trains.suspend()  # or a quick machine would be done before the stop arrives
         run.request_stop()
         start_app()
+        own = [Path(word) for word in trains.cmdline() if word.endswith(run.id)]
+        until(lambda: (own[0] if own else run.folder).joinpath("STOP").exists())
+        trains.resume()
         until(lambda: not read_spec(run).job)
     stopped = wait(store, run, "stopped")
     assert run.has_model()
