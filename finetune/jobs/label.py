@@ -11,8 +11,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,15 @@ import pyarrow.parquet as pq
 
 from finetune import disk, text_hashes, uploads
 from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
-from finetune.data import checkpoint_files, checkpoints, column_guess, hub_access, table_formats
-from finetune.data.columns import SAMPLE_ROWS
-from finetune.data.table import ReadOptions, Table
+from finetune.data import checkpoint_files, checkpoints, hub_access
 from finetune.environment import child_process, devices
 from finetune.environment.confinement import Confinement
 from finetune.errors import ConfigError, DataError, FinetuneError, some
 from finetune.evaluation import baselines, saved_predictions
 from finetune.hyperparameter import FOLDS
-from finetune.inference import result_files
 from finetune.jobs import background, check
 from finetune.jobs.background import BackgroundJob, Report
-from finetune.labels import candidates, groups
+from finetune.labels import brought_files, candidates, groups
 from finetune.labels.labelling import CHOSEN, RANDOM, SAME, Item, Labelling, write_deck
 from finetune.messages import message as _
 from finetune.runs.events import Event, Phase
@@ -47,7 +43,6 @@ MOST_ASKED = 50_000  # pairs among which questions are chosen
 CROSS_VALIDATED = 500  # answers, from which on the random ones are a validation split
 _TEXT_STARTS = 100  # texts that are far apart, before a model is unsure of others
 _SHOWN = 20  # groups on the page, and pairs in doubt
-_GROUP = "group"  # the column of the result
 _REMEDY = _("Choose the file again; the log has the details.")
 
 
@@ -103,9 +98,9 @@ class LabelJob(BackgroundJob):
         texts: dict[tuple[int, str], int] = {}
         shown: list[str] = []
         for place, (path, name) in enumerate(self.inputs()):
-            table, column = _open(path, name), self.request["columns"][place]
+            table, column = brought_files.open_texts(path, name), self.request["columns"][place]
             of_rows = []
-            for record in _records(table, [column]):
+            for record in brought_files.records(table, [column]):
                 text = text_hashes.clean_sentence(record.get(column))
                 key = (place if self.request["pairs"] else 0, text_hashes.normalize(text or ""))
                 if text is not None and key not in texts:
@@ -140,41 +135,6 @@ class LabelJob(BackgroundJob):
             first_token, on_progress,
         )  # fmt: skip
         return candidates.unit(vectors)
-
-
-def _open(path: Path, name: str) -> Table:
-    table = table_formats.open_table(path, name, ReadOptions())
-    table.keep_empty_rows = True
-    return table
-
-
-def _records(table: Table, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield every row of a file; an empty one for each that cannot be read."""
-    broken: list[dict[str, Any]] = []
-    for _line, record in table.rows(lambda line, reason: broken.append({}), columns):
-        yield from broken
-        broken.clear()
-        yield dict(record)
-    yield from broken
-
-
-def text_column(path: str, name: str, column: str) -> tuple[str, list[str]]:
-    """Return the column of a file with its texts, guessed if it is empty, and those that can be
-    one. DataError if there is none, or no such."""
-    table = _open(Path(path), name)
-    usable = [own for own in table.columns if own not in table.unusable]
-    rows = list(islice(_records(table, usable), SAMPLE_ROWS))
-    if not column:
-        cells = {own: [row.get(own) for row in rows] for own in usable}
-        column = column_guess.guess_columns(usable, cells).sentence1
-    if column not in usable:
-        raise DataError(
-            "{file} has no column {column!r}; it has {columns}." if column
-            else "No column of {file} clearly holds texts; it has {columns}.",
-            "Choose the column with the texts.",
-            file=name, column=column, columns=some(usable),
-        )  # fmt: skip
-    return column, usable
 
 
 def start_labelling(
@@ -214,7 +174,7 @@ def start_labelling(
     names, found = list(names) or [path.name for path in files], []
     for path, name, column in zip(files, names, [*columns, "", ""], strict=False):
         given, _usable = child_process.call(
-            "finetune.jobs.label:text_column", str(path), name, column,
+            "finetune.labels.brought_files:text_column", str(path), name, column,
             about=name, confinement=Confinement((str(path),)),
         )  # fmt: skip
         found.append(given)
@@ -403,7 +363,7 @@ def answer_all(
     for place, (path, name) in enumerate(LabelJob(folder).inputs(), 1):
         of_rows = np.load(folder / f"rows-{place}.npy")
         grouped += int((sizes[of_text[of_rows[of_rows >= 0]]] > 1).sum())
-        _write_groups(path, name, of_rows, of_text, results[place - 1])
+        brought_files.write_groups(path, name, of_rows, of_text, results[place - 1])
     doubtful = [(float(probabilities[row, 0]), texts[every[row]].tolist()) for row in doubt]
     largest = [own for own in np.argsort(-sizes, kind="stable")[:_SHOWN] if sizes[own] > 1]
     members = [(int(own) + 1, texts[of_text == own][:_SHOWN].tolist()) for own in largest]
@@ -446,21 +406,3 @@ def _unseen(labelling: Labelling, run: Run, random: dict[Item, bool]) -> dict[It
             if (item := by_texts.get(tuple(texts))) is not None:
                 found[item] = float(given.probabilities[row, place])
     return found
-
-
-def _write_groups(path: Path, name: str, of_rows: Any, of_text: Any, out: Path) -> None:
-    """Write a file's rows with the group of each; rows without a text have none."""
-    table = _open(path, name)
-    own = result_files.file_columns(table)
-    added = f"{_GROUP}_2" if _GROUP in {column.casefold() for column in own} else _GROUP
-    with (
-        disk.writing(out),
-        result_files.open_writer(out, table, own, {added: pa.int64()}) as write,
-    ):
-        rows = zip(_records(table, [*own]), of_rows, strict=True)
-        while block := list(islice(rows, 10_000)):
-            write([
-                {**{column: record.get(column) for column in own},
-                 added: int(of_text[text]) + 1 if text >= 0 else None}
-                for record, text in block
-            ])  # fmt: skip
