@@ -4,6 +4,7 @@ let sent = false, asked = false;
 const send = (event) => {
   if (sent) return;
   sent = true;
+  setTimeout(() => { sent = false; }, 2000); // an answer that was refused draws no card
   const card = element.querySelector('[data-item]');
   trigger('select', {item: JSON.parse(card?.dataset.item ?? '[]'), ...event});
 };

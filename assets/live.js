@@ -54,6 +54,9 @@ const change = () => {
 };
 watch('value', change);
 change();
+document.addEventListener('keydown', ({key}) => {
+  if (key === 'Escape') part('verdict')?.classList.remove('ft-arrived');
+});
 element.addEventListener('click', (event) => {
   if (event.target.closest('[data-part=verdict] button')) part('verdict').classList.remove('ft-arrived');
   const button = event.target.closest('[data-do]');
