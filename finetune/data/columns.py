@@ -153,10 +153,15 @@ def ask(guess: Guess, role: Role, source: str, cells: Mapping[str, Sequence[Any]
     text = _("Which column of {source} holds the first text: {names}?", source=source, names=names)
     if role == "label":
         text = _("Which column of {source} holds the answer: {names}?", source=source, names=names)
+    if not candidates and role == "label":
+        text = _("No column of {source} can hold the answer.", source=source)
+        action = _(
+            "Choose other columns, or make labels by answering questions: under Data, or by "
+            "`python -m finetune label`."
+        )
+        return Finding("unlabelled", "blocks", text, action)
     if not candidates:
         text = _("No column of {source} can hold a text.", source=source)
-        if role == "label":
-            text = _("No column of {source} can hold the answer.", source=source)
     joint = _joint_labels(candidates, cells) if role == "label" else ()
     answers = [*joint, *(chosen(role, name) for name in candidates[:_MOST_ANSWERS])]
     return question("columns", text, answers)

@@ -24,7 +24,7 @@ from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
 from finetune.data import checkpoint_files, checkpoints, hub_access
 from finetune.environment import child_process, devices
 from finetune.environment.confinement import Confinement
-from finetune.errors import ConfigError, DataError, FinetuneError, some
+from finetune.errors import ConfigError, DataError, FinetuneError, JobError, some
 from finetune.evaluation import baselines, saved_predictions
 from finetune.hyperparameter import FOLDS
 from finetune.jobs import background, check
@@ -42,6 +42,7 @@ FEWEST = 20  # texts of a file
 MOST_ASKED = 50_000  # pairs among which questions are chosen
 CROSS_VALIDATED = 500  # answers, from which on the random ones are a validation split
 _TEXT_STARTS = 100  # texts that are far apart, before a model is unsure of others
+_UNUSED = 3  # labellings without an answer that are kept
 _SHOWN = 20  # groups on the page, and pairs in doubt
 _REMEDY = _("Choose the file again; the log has the details.")
 
@@ -193,11 +194,20 @@ def start_labelling(
 
 
 def _make_room(store: RunStore) -> None:
-    """Remove the visitor's labellings without an answer, but for the newest ones."""
-    unused = [job for job in labellings(store) if not (job.folder / "answers.jsonl").exists()]
-    for job in unused[3:]:
-        if not job.state().running:
+    """Remove the visitor's labellings without an answer, but for the newest ones. JobError if there
+    are too many others."""
+    kept: list[LabelJob] = []
+    for job in labellings(store):
+        unused = not (job.folder / "answers.jsonl").exists() and not job.state().running
+        if unused and len(kept) >= _UNUSED:
             shutil.rmtree(job.folder, ignore_errors=True)
+        else:
+            kept.append(job)
+    if len(kept) >= store.visitor.policy.limits.runs:
+        raise JobError(
+            "You have {n} labellings, as many as may be kept.", "Go on with one of them.",
+            n=len(kept),
+        )  # fmt: skip
 
 
 def named_labelling(store: RunStore, name: str) -> LabelJob:

@@ -11,7 +11,7 @@ import pytest
 from finetune import api
 from finetune.cli import label as cli
 from finetune.config import RunConfig
-from finetune.errors import ConfigError, DataError
+from finetune.errors import ConfigError, DataError, JobError
 from finetune.jobs import label, workers
 from finetune.jobs.label import LabelJob
 from finetune.labels import candidates, groups, learning
@@ -222,6 +222,17 @@ def test_a_labelling_is_its_visitors_alone(labelling):
     assert label.labellings(other) == []
     with pytest.raises(DataError, match="no such labelling"):
         LabelJob.find(other, labelling.folder.name)
+
+
+def test_a_visitor_keeps_so_many_labellings(labelling, file, monkeypatch):
+    monkeypatch.setenv("FINETUNE_MAX_RUNS", "1")
+    store = RunStore(labelling.folder.parent.parent)
+    JobFolder(labelling.folder).describe_job("label", "browser:ada", labelling.request)
+    answer(labelling, 1)
+    own = store.for_visitor(Visitor(names=("browser:ada",)))
+    with pytest.raises(JobError, match="You have 1 labellings"):
+        label.start_labelling(own, [file], pairs=True)
+    assert len(label.labellings(own)) == 1
 
 
 @pytest.mark.long

@@ -245,7 +245,7 @@ class DataTab(Panel):
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: macro(_TEMPLATE, "findings")(report),
         }
-        if any(found.kind == "columns" and not found.remedies for found in report.findings):
+        if any(found.kind == "unlabelled" for found in report.findings):
             updates[self.label.box] = gr.update(open=True)
             texts = report.usable("sentence1")
             first = report.columns.get("sentence1") or ""
