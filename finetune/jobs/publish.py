@@ -217,7 +217,7 @@ class ExportJob(BackgroundJob):
         if not self.request["busy"]:
             quantization.quantize_model(run, file, step, again=self.request["again"])
         if quantized.is_enabled(run.best):
-            with replacing(file.parent / quantized.MODEL) as new:
+            with replacing(file.parent / Path(quantized.MODEL).name) as new:
                 shutil.copy2(run.best / quantized.MODEL, new)
         for path in run.best.iterdir():  # the tokenizer and the classes
             if path.suffix in (".json", ".txt", ".model"):
