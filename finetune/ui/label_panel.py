@@ -35,7 +35,7 @@ class LabelPanel(Panel):
         self.job_id, self.shown = gr.State(""), gr.State("")
         self.poller = elements.polling_element(1)
         title = "No labels yet? Answer some questions"
-        with gr.Accordion(title, open=False, elem_id="label") as self.box:
+        with gr.Accordion(title, open=False, elem_id="labelling") as self.box:
             elements.note(
                 "Fifty answers can make a model. Name the labels, or let it find pairs of texts "
                 "that mean the same. Every third question is random, and tells how good a model "
@@ -63,7 +63,9 @@ class LabelPanel(Panel):
                 with gr.Row(equal_height=False):
                     text = "A second file to match (optional)"
                     self.other = elements.pairs_file(text, "label-other")
-                    self.former = dropdown([], "Go on with", "label-former", 240, value=None)
+                    self.former = dropdown(
+                        [], "Go on with", "label-former", 240, value=None, visible=False
+                    )
             self.message = elements.notice("label-message")
             self.progress = gr.HTML(elem_id="label-progress", elem_classes="ft-if-filled")
             self.card = gr.HTML(elem_id="label-card", js_on_load=asset("label.js"))
@@ -88,10 +90,11 @@ class LabelPanel(Panel):
 
     @handler("box.expand")
     def on_expand(self, store: RunStore) -> Updates:
-        """Offer the visitor's labellings."""
-        return self._offered(store)
+        """Offer what can be gone on with."""
+        return self.offered(store)
 
-    def _offered(self, store: RunStore) -> Updates:
+    def offered(self, store: RunStore) -> Updates:
+        """Return the visitor's labellings, to go on with."""
         choices = [
             (gettext("{file}: {n} answers", file=job.title, n=len(job.labelling.answers())), job.id)
             for job in label.labellings(store)[:50]
@@ -142,7 +145,7 @@ class LabelPanel(Panel):
     @handler("again.click")
     def on_again(self, store: RunStore) -> Updates:
         """Show what can be chosen again."""
-        return {self.setup: gr.update(visible=True)} | self._offered(store)
+        return {self.setup: gr.update(visible=True)} | self.offered(store)
 
     @handler("poller.submit")
     def on_tick(

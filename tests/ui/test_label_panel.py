@@ -82,7 +82,7 @@ def test_texts_are_labelled_by_touch_and_gone_on_with(app, visit, toy_checkpoint
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     page.reload()
     visit.tab("Data")
-    title = page.locator("#label").get_by_role("button").first
+    title = page.locator("#labelling").get_by_role("button").first
     if not page.locator("#label-former").is_visible():
         title.click()
     page.locator("#label-former input").click()

@@ -246,7 +246,7 @@ class DataTab(Panel):
             self.findings: macro(_TEMPLATE, "findings")(report),
         }
         if any(found.kind == "unlabelled" for found in report.findings):
-            updates[self.label.box] = gr.update(open=True)
+            updates |= self.label.offered(store) | {self.label.box: gr.update(open=True)}
             texts = report.usable("sentence1")
             first = report.columns.get("sentence1") or ""
             updates[self.label.column] = gr.update(choices=texts, value=first)
