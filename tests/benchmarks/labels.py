@@ -151,7 +151,7 @@ def compared(name: str, asked: Asked, seeds: int, root: Path) -> float:
     print(f"{name}: {len(asked.items):,} pairs, {asked.same.mean():.0%} the same")
     for (side, size), scores in found.items():
         interval = mean_interval(scores)
-        ends = f" ({interval.low:.3f} to {interval.high:.3f})" if interval else ""
+        ends = f" ({interval.low:.3f} to {min(1.0, interval.high):.3f})" if interval else ""
         print(f"  {side:>6} {size:>6,} answers: F1 {np.mean(scores):.3f}{ends}")
     return float(np.mean(found["chosen", 100]) / np.mean(found["random", 100]))
 
