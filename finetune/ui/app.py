@@ -134,20 +134,19 @@ class _Tabs:
         loaded = [*restored, train.setup, train.message]
         train.load.upload(train.on_load, train.load, loaded, **quick)
         copied = runs.clone.click(runs.on_clone, runs.view, [*filled, runs.message], **quick)
-        copied.then(
-            None, None, None, js="() => document.querySelector('#new-run').click()", **quick
-        )
+        opens_form = {"js": "() => document.querySelector('#new-run').click()", **quick}
+        copied.then(None, None, None, **opens_form)
         rows = predict.files.rows
         for part, asked in ((runs.evaluation, runs.view), (rows, predict.files.job_id)):
             part.start.click(
                 part.on_start, asked, [*filled, part.message],
                 show_progress="minimal", concurrency_limit=2, api_visibility="private",
-            )  # fmt: skip
+            ).then(None, None, None, **opens_form)  # fmt: skip
         labels = data.label
         labels.train.click(
             labels.on_train, [labels.job_id, *labels.values], [*filled, labels.message],
             show_progress="minimal", concurrency_limit=2, api_visibility="private",
-        )  # fmt: skip
+        ).then(None, None, None, **opens_form)  # fmt: skip
         folds = [train.form["folds"], train.message]
         chosen = train.planned.select(train.on_folds, None, folds, **quick)
         chosen.then(**data.examining(), **quick)
