@@ -152,6 +152,7 @@ class _Tabs:
         chosen.then(**data.examining(), **quick)
         # Selecting a tab updates it.
         self.data_tab.select(**data.examining(), **quick)
+        labels.listen(labels.on_turn, self.data_tab.select)
         runs.listen(runs.on_open, self.runs_tab.select)
         runs.evaluation.wire(runs.view, [runs.address.change, self.runs_tab.select])
         self.train_tab.select(**train.costing)

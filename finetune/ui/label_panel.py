@@ -190,13 +190,24 @@ class LabelPanel(Panel):
         labelling, person = job.labelling, _person(store, who)
         question = labelling.next(person)
         drawn = macro(_TEMPLATE, "card")(question, labelling, given, labelling.agreement(person))
-        (offered, _), model = choosers.choices(store, None, None)
-        return {
-            self.card: drawn,
-            self.row: gr.update(visible=True),
-            self.model: offered,
-            self.answer: gr.update(visible=bool(model)),
-        }
+        return {self.card: drawn, self.row: gr.update(visible=True)} | self._models(store, job)
+
+    def _models(self, store: RunStore, job: LabelJob) -> Updates:
+        """Offer the models that answer with a labelling's labels, the newest first."""
+        names, found = set(job.labelling.names), []
+        for name, run in choosers.models(store):
+            prepared = run.state().prepared
+            if prepared is not None and names <= set(prepared.target.names):
+                found.append((name, run.id))
+        shown = gr.update(visible=bool(found))
+        newest = found[0][1] if found else None
+        offered = gr.update(choices=found, value=newest, visible=bool(found))
+        return {self.model: offered, self.answer: shown}
+
+    @handler()
+    def on_turn(self, store: RunStore, job_id: str) -> Updates:
+        """Offer what was trained since."""
+        return self._models(store, LabelJob.find(store, job_id)) if job_id else {}
 
     @handler(errors_in="estimate")
     def on_estimate(self, store: RunStore, job_id: str) -> Updates:
