@@ -20,7 +20,7 @@ _KEYS = "a number answers (0: none), Enter skips, z takes back, +NAME adds a lab
 def label(words: list[str] | None = None) -> int:
     """Label texts of a file, or pairs of its texts that may mean the same, by answering questions.
     Every third question is random, and measures how good a model would be. Answers are kept at
-    once; the same file goes on where it ended."""
+    once, and --resume goes on with them."""
     parser = options.parser_of(label)
     parser.add_argument("--file", type=Path, help="a file with a row for each text")
     parser.add_argument("--other", type=Path, help="a second file, to match with the first")
@@ -58,8 +58,9 @@ def label(words: list[str] | None = None) -> int:
         else ("--sentence1_column text --sentence2_column '(none)'")
     )
     name = labelling.folder.name
-    print(f"go on with --resume {name}; for training: --resume {name} --export answers.csv, then")
-    print(f"  python -m finetune train --train_file answers.csv {columns} --label_column label")
+    print(f"go on with --resume {name}; for training: --resume {name} --export answers.jsonl, then")
+    train = "python -m finetune train --train_file answers.jsonl --folds 5"
+    print(f"  {train} {columns} --label_column label")
     return 0
 
 

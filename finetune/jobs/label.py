@@ -62,7 +62,7 @@ class LabelJob(BackgroundJob):
 
     @property
     def title(self) -> str:
-        """The name of the file, and what is asked."""
+        """The name of the first file."""
         return str(self.request["files"][0])
 
     def inputs(self) -> list[tuple[Path, str]]:

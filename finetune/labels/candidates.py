@@ -107,9 +107,9 @@ def far_apart(vectors: Vectors, count: int, most: int = 5000) -> list[int]:
     https://doi.org/10.1016/0304-3975(85)90224-5), found among `most` random ones."""
     pool = np.random.default_rng(0).permutation(len(vectors))[:most]
     own = vectors[pool]
-    nearest, order = own @ own.mean(0), [int(np.argmax(own @ own.mean(0)))]
+    order, nearest = [int(np.argmax(own @ own.mean(0)))], np.full(len(pool), -1.0)
     for _ in range(min(count, len(pool)) - 1):
-        nearest = np.maximum(nearest if len(order) > 1 else -1.0, own @ own[order[-1]])
+        nearest = np.maximum(nearest, own @ own[order[-1]])
         order.append(int(np.argmin(nearest)))
     return [int(pool[index]) for index in order]
 

@@ -33,6 +33,7 @@ RANDOM, CHOSEN = "random", "chosen"  # how a question was found
 EVERY = 3  # of so many questions one is random, and only measures
 LAST = 20  # answers by which agreement is told
 _POOL = 20_000  # items among which the next question is looked for
+_KEPT = 4  # labellings in memory
 _CUT = 4000  # characters of a text that are shown
 
 Item = tuple[int, ...]  # indices of one text or two
@@ -177,8 +178,9 @@ class Labelling:
     def _chosen(self, deck: Deck, asked: set[Item]) -> Iterator[int]:
         free = deck.spread[~np.isin(deck.spread, deck.places(asked))]
         settled = self.settled(CHOSEN).values()
-        fewest = min((sum(name in own for own in settled) for name in self.names), default=0)
-        if len(free) and (self.scores() is not None or (deck.features is not None and fewest >= 2)):
+        known = [name for name in self.names if sum(name in own for own in settled) >= 2]
+        learns = deck.features is not None and len(known) >= 2  # a label may be rare, or new
+        if len(free) and (self.scores() is not None or learns):
             pool = free
             if len(free) > _POOL:
                 pool = np.random.default_rng(len(asked)).choice(free, _POOL, replace=False)
@@ -207,6 +209,8 @@ class Labelling:
         version = len(self._lines)
         known = _learners.get(self.folder)
         if known is None or known[0] != version or known[1] is not deck:
+            if len(_learners) >= _KEPT:
+                _learners.clear()  # each holds its deck
             learner = Learner(*self._part(deck, CHOSEN), self.names, self.several)
             _learners[self.folder] = known = version, deck, learner
         return known[2]
@@ -233,7 +237,7 @@ class Labelling:
         Raises:
             DataError: if there is no such item or label, or not exactly one where one is needed.
         """
-        own, deck = tuple(item), self.deck
+        own, deck = tuple(one for one in item if isinstance(one, int)), self.deck
         if own not in deck.place_of:
             raise DataError("There is no such question.", "Ask for the next one.")
         if labels is not None:
@@ -332,6 +336,8 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
         text = file.read()
         text = text[: text.rfind(b"\n") + 1]  # the rest is still being written
         lines = lines + [own for line in text.splitlines() if (own := disk.parse_object(line))]
+        if len(_lines) >= 16 * _KEPT:
+            _lines.clear()
         _lines[path] = offset + len(text), lines
     return lines
 

@@ -267,7 +267,8 @@ class Api:
             labels: of the texts; empty for none where a text may have several.
         """
         found = label.LabelJob.find(store, labelling).labelling
-        found.answer(item, labels, who)
+        given = labels if isinstance(labels, list) else []
+        found.answer(item if isinstance(item, list) else [], map(str, given), str(who))
         told = found.estimate()
         return self.label_question(store, labelling, who) | {"estimate": told and asdict(told)}
 

@@ -97,6 +97,17 @@ def test_what_is_asked_next_is_what_the_model_doubts(labelling):
     assert chosen == free[int(np.argmin(margins))]
 
 
+def test_a_label_that_nothing_has_yet_does_not_end_the_choice(labelling):
+    answer(labelling, 24)
+    before = labelling.next("me")
+    labelling.add_name("rare", "me")
+    assert labelling.next("me") == before
+    deck = labelling.deck
+    asked = {one.item for one in labelling.answers()}
+    free = deck.spread[~np.isin(deck.spread, deck.places(asked))]
+    assert next(labelling._chosen(deck, asked)) != free[0]  # not the order of the beginning
+
+
 def test_answers_are_kept_at_once_and_taken_back(labelling):
     answer(labelling, 3)
     last = labelling.answers()[-1]

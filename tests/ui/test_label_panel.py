@@ -96,10 +96,11 @@ def test_texts_are_labelled_by_touch_and_gone_on_with(app, visit, toy_checkpoint
 
 def test_groups_say_on_what_they_were_measured():
     report = {
-        "run": "x", "groups": 2, "grouped": 5, "measured": 30, "precision": [0.9, 0.6, 0.98],
-        "recall": None, "doubtful": [[0.51, ["one", "two"]]], "largest": [[7, ["<b>", "c"]]],
+        "run": "x", "groups": 2, "grouped": 5, "measured": 30, "precision": [0.9, 0.8, 0.98],
+        "recall": [1.0, 0.21, 1.0], "doubtful": [[0.51, ["one", "two"]]],
+        "largest": [[7, ["<b>", "c"]]],
     }  # fmt: skip
     drawn = macro("label.html", "result")("id", report, 2)
-    for part in ("5 rows are in one", "90%", "(60%–98%)", "30 random pairs", "51%", "&lt;b&gt;",
-                 "groups-1", "groups-2"):  # fmt: skip
+    figures = ["90% <small>(80%–98%)", "<b>21%–100%</b>", "30 random pairs", "51%"]
+    for part in (*figures, "5 rows are in one", "&lt;b&gt;", "groups-1", "groups-2"):
         assert part in drawn
