@@ -161,7 +161,9 @@ def test_a_visitor_who_comes_and_goes_leaves_little(server, finished):
             assert "event: error" in answer
 
         assert leaves_little(visit)
-        assert leaves_little(ask)
+        # Three megabytes were sent each time. A server's thread keeps its last call, and a busy
+        # machine has several of them.
+        assert leaves_little(ask, most=1_000_000)
 
 
 def test_a_lone_surrogate_is_answered(server, finished):
