@@ -7,9 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from tests.support.hub import LoopbackHub
 
@@ -33,50 +31,47 @@ import pytest
 
 from finetune import config
 from finetune.config import RunConfig
-from finetune.data import splits
 from finetune.data.sources import LABELS
 from finetune.jobs import workers
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 from tests.support import toy_runs, toys
 from tests.support.hub import TOKEN
-from tests.support.toy_runs import ToyRuns
 
 
 @pytest.fixture
-def hub() -> Iterator[LoopbackHub]:
+def hub():
     """The loopback Hub in its initial state, with one user who may write."""
     HUB.add_user(TOKEN, "ada", orgs=("lovelace",))
     yield HUB
     HUB.reset()
 
 
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers():
     """One more than processors: tests wait for the processes that they start."""
     return (os.cpu_count() or 1) + 1
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Begin the long tests with those of an app or workers, which mostly take longest."""
     whole = {"ada", "app", "cluster", "kills", "processes", "server", "visit", "whole"}
     if config.option.markexpr == "long":
         items.sort(key=lambda item: whole.isdisjoint(item.fixturenames))
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """Spare every later collection of garbage the millions of objects that imports made."""
     gc.collect()
     gc.freeze()
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish():
     HUB.__exit__()
     shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
-def own_accelerator() -> Iterator[None]:
+def own_accelerator():
     """Reset Accelerate, which keeps the first precision for as long as its process lives."""
     yield
     if (state := sys.modules.get("accelerate.state")) is not None:
@@ -84,7 +79,7 @@ def own_accelerator() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def own_environment() -> Iterator[None]:
+def own_environment():
     """Assert that a test leaves these variables as they were; a changed one would break other
     tests."""
     names = ("HF_ENDPOINT", "HF_HOME", "HF_TOKEN", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
@@ -94,43 +89,43 @@ def own_environment() -> Iterator[None]:
 
 
 @pytest.fixture
-def store(tmp_path) -> RunStore:
+def store(tmp_path):
     return RunStore(tmp_path / "runs")
 
 
 @pytest.fixture
-def adopt() -> Iterator[Callable[[Run], bool]]:
+def adopt():
     """Make this process the worker of a run for the rest of the test."""
     with contextlib.ExitStack() as held:
         yield lambda run: held.enter_context(workers.worker_lock(run))
 
 
 @pytest.fixture(scope="session")
-def toy_checkpoint(tmp_path_factory) -> Path:
+def toy_checkpoint(tmp_path_factory):
     return toys.write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "toy")
 
 
 @pytest.fixture(scope="session")
-def still_checkpoint(tmp_path_factory) -> Path:
+def still_checkpoint(tmp_path_factory):
     """The toy checkpoint without dropout: two processes would draw different masks."""
     folder = tmp_path_factory.mktemp("checkpoint") / "still"
     return toys.write_checkpoint(folder, dropout=0.0)
 
 
 @pytest.fixture(scope="session")
-def toy_pairs_folder(tmp_path_factory) -> Path:
+def toy_pairs_folder(tmp_path_factory):
     return toys.write_pairs(tmp_path_factory.mktemp("pairs"))
 
 
 @pytest.fixture
-def toy_pairs(toy_pairs_folder) -> splits.Pairs:
+def toy_pairs(toy_pairs_folder):
     """Pairs with the toy checkpoint's classes, so that training begins with its own output
     layer."""
     return dataclasses.replace(toys.load(toy_pairs_folder), target=Target(tuple(LABELS)))
 
 
 @pytest.fixture
-def toy_config(toy_checkpoint) -> RunConfig:
+def toy_config(toy_checkpoint):
     course = RunConfig(**config.PRESETS["As the course"])
     return course.changed(
         checkpoint=str(toy_checkpoint), learning_rate=1e-3, num_train_epochs=2, max_length=32,
@@ -139,14 +134,14 @@ def toy_config(toy_checkpoint) -> RunConfig:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> ToyRuns:
+def trained(tmp_path_factory):
     """Runs that were trained once for all tests, and all processes that run them."""
     own = tmp_path_factory.getbasetemp()
     return toy_runs.shared(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
 
 
 @pytest.fixture(scope="session")
-def chromium() -> str:
+def chromium():
     """The system's Chromium; on CI a missing one is a failure, not a skip."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
@@ -156,7 +151,7 @@ def chromium() -> str:
 
 
 @pytest.fixture
-def processes() -> Iterator[list[psutil.Process]]:
+def processes():
     """Processes that a test started, ended after it. A process that now has the pid of an ended one
     is spared."""
     started: list[psutil.Process] = []

@@ -15,12 +15,12 @@ PAIRS = Path(__file__).resolve().parent.parent / "assets" / "pairs"
 
 
 @pytest.fixture(scope="module")
-def build() -> SimpleNamespace:
+def build():
     return SimpleNamespace(**runpy.run_path(str(PAIRS / "build.py")))
 
 
 @pytest.fixture(scope="module")
-def splits() -> dict[str, list[tuple[str, str, int]]]:
+def splits():
     return {
         name: list(pd.read_csv(PAIRS / f"{name}.csv").itertuples(index=False, name=None))
         for name in ("train", "validation", "test")

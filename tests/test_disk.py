@@ -4,7 +4,7 @@ import errno
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ MANY = 1_000_000
 
 
 @pytest.fixture
-def little_room() -> Iterator[None]:
+def little_room():
     """Limit files to 100 kB, so that a write ends in the middle, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))

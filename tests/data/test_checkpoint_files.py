@@ -25,20 +25,19 @@ from finetune.inference.predictor import Predictor
 from finetune.tasks.base import Target
 from finetune.training import model
 from tests.support import toys
-from tests.support.hub import LoopbackHub
 
 TARGET = Target(("no", "yes"))
 SECRET = "hush\nsecret\ntoken\n"
 
 
 @pytest.fixture
-def toy(toy_checkpoint, tmp_path) -> Path:
+def toy(toy_checkpoint, tmp_path):
     """A copy of the toy checkpoint to change."""
     return Path(shutil.copytree(toy_checkpoint, tmp_path / "checkpoints" / "toy"))
 
 
 @pytest.fixture
-def secret(tmp_path) -> Path:
+def secret(tmp_path):
     path = tmp_path / "secret"
     path.write_text(SECRET)
     return path
@@ -238,7 +237,7 @@ checkpoint_files.fetch("ada/large", on_progress=die)
 
 
 @pytest.fixture
-def large(hub, toy_checkpoint) -> LoopbackHub:
+def large(hub, toy_checkpoint):
     """The Hub with a checkpoint whose weights take a while."""
     files = {path.name: path.read_bytes() for path in toy_checkpoint.iterdir()}
     weights = safetensors.numpy.load(files["model.safetensors"])

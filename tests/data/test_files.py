@@ -77,7 +77,7 @@ def rows(root, name):
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
+def root(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 

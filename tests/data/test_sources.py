@@ -50,7 +50,7 @@ def readme(**configs):
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch, tmp_path, hub) -> None:
+def fresh(monkeypatch, tmp_path, hub):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")

@@ -183,11 +183,11 @@ def test_every_row_is_held_out_once_and_no_sentence_is_in_two_folds(tmp_path, la
     ]
     sealed = [(f"sealed {n}", f"sealed too {n}", label) for n, label in enumerate(labels[:9])]
     given = {"train": rows[:90], "validation": rows[90:], "test": sealed}
-    last = pairs(tmp_path, **given, folds=4)  # type: ignore[arg-type]
+    last = pairs(tmp_path, **given, folds=4)
     held_out: list[tuple[str, str]] = []
     sides: list[set[str]] = []
     for fold in range(1, 5):
-        loaded = pairs(tmp_path, **given, folds=4, fold=fold)  # type: ignore[arg-type]
+        loaded = pairs(tmp_path, **given, folds=4, fold=fold)
         assert loaded.target == last.target
         train, own = (texts(loaded.splits[name]) for name in ("train", "validation"))
         assert not {text for pair in train for text in pair} & {t for pair in own for t in pair}

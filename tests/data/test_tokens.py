@@ -25,7 +25,7 @@ TEXTS = {row["kind"]: row["text"] for row in LANGUAGES}
 
 
 @pytest.fixture(scope="module")
-def bundled() -> Any:
+def bundled():
     return AutoTokenizer.from_pretrained(checkpoints.bundled_folder())
 
 

@@ -1,27 +1,25 @@
 """What several tests of engines need."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from filelock import FileLock
 
 from finetune.config import RunConfig
 from finetune.engines import hub_jobs, supervisor
-from finetune.engines.base import Engine, EngineSpec, read_spec, write_spec
+from finetune.engines.base import read_spec, write_spec
 from finetune.engines.registry import open_engine
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support.hub import TOKEN
-from tests.support.ray_nodes import Nodes, running_cluster
+from tests.support.ray_nodes import running_cluster
 from tests.support.running import let_jobs_train, slow_run, wait
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory) -> Iterator[Nodes]:
+def cluster(tmp_path_factory):
     """A cluster of two nodes with a processor each."""
     with running_cluster(tmp_path_factory.mktemp("home")) as nodes:
         for _ in range(2):
@@ -30,7 +28,7 @@ def cluster(tmp_path_factory) -> Iterator[Nodes]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(store) -> Iterator[None]:
+def nothing_left(store):
     """End what is left of runs, here and on the cluster."""
     yield
     for run in store.runs():
@@ -40,20 +38,20 @@ def nothing_left(store) -> Iterator[None]:
 
 
 @pytest.fixture
-def job(hub, monkeypatch) -> EngineSpec:
+def job(hub, monkeypatch):
     """Hugging Face Jobs on the cheapest machine."""
     return let_jobs_train(hub, monkeypatch, TOKEN)
 
 
 @pytest.fixture
-def sleeping_job(hub, job) -> EngineSpec:
+def sleeping_job(hub, job):
     """Jobs that sleep."""
     hub.jobs.prepare = lambda _command, variables: (["sleep", "60"], variables)
     return job
 
 
 @pytest.fixture
-def sleeping(store, sleeping_job) -> tuple[Run, EngineSpec, Engine]:
+def sleeping(store, sleeping_job):
     """A run whose job sleeps, its engine spec and its engine."""
     run = store.create(RunConfig())
     spec = write_spec(run, sleeping_job.model_copy(update={"attempt": 1, "submitted": 1.0}))
@@ -64,17 +62,17 @@ def sleeping(store, sleeping_job) -> tuple[Run, EngineSpec, Engine]:
 
 
 @pytest.fixture
-def quick(monkeypatch) -> None:
+def quick(monkeypatch):
     """Let those who follow a job ask again soon."""
     monkeypatch.setattr(supervisor, "POLL", 0.1)
     monkeypatch.setattr(hub_jobs, "PAUSE", 0.01)
 
 
 @pytest.fixture
-def nothing_begins(store, monkeypatch) -> None:
+def nothing_begins(store, monkeypatch):
     """Runs that are resumed wait; the test takes the worker's part."""
 
-    def leave(store: RunStore) -> None:
+    def leave(store):
         for run_id in Queue(store.root).waiting():
             Queue(store.root).remove(run_id)
 
@@ -82,12 +80,12 @@ def nothing_begins(store, monkeypatch) -> None:
 
 
 @pytest.fixture
-def config(store, toy_checkpoint, toy_pairs_folder) -> RunConfig:
+def config(store, toy_checkpoint, toy_pairs_folder):
     return slow_run(store, toy_checkpoint, toy_pairs_folder)
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory, toy_checkpoint, toy_pairs_folder) -> Run:
+def whole(tmp_path_factory, toy_checkpoint, toy_pairs_folder):
     """The run of that configuration that nothing happened to, trained here once for all processes
     that run tests."""
     own = tmp_path_factory.getbasetemp()

@@ -20,7 +20,7 @@ from tests.support.tabs import NOBODY
 
 
 @pytest.fixture(autouse=True)
-def signed_in(hub, monkeypatch) -> None:
+def signed_in(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 

@@ -28,7 +28,7 @@ time.sleep(600)
 
 
 @pytest.fixture(params=["local", "hub-job", RAY])
-def spec(request) -> EngineSpec:
+def spec(request):
     if request.param == "hub-job":
         job: EngineSpec = request.getfixturevalue("job")
         return job

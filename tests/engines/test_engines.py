@@ -47,7 +47,7 @@ def test_a_job_gives_what_training_here_does_though_the_hub_fails(hub, store, co
     assert done.curve[-1].metrics == whole.state().curve[-1].metrics
     lines = run.events_file.read_bytes().splitlines()
     assert len(set(lines)) == len(lines)
-    assert [event.event for event in run.tail()[0]].count("finished") == 1  # type: ignore[attr-defined]
+    assert [event.event for event in run.tail()[0]].count("finished") == 1
     assert f"step {running.TOTAL - 1}: loss" in run.log_tail()
     assert "@finetune" not in run.log_tail()
     # Nothing of the token is left anywhere, and its cost is known.

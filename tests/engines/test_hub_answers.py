@@ -18,7 +18,6 @@ from finetune.hub.client import Absent
 from finetune.jobs import service
 from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.run import Run
 from tests.support.hub import TOKEN
 from tests.support.running import SimulatedJob, simulate, steps
 from tests.support.waiting import until
@@ -32,13 +31,13 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch) -> None:
+def impatient(monkeypatch):
     monkeypatch.setattr(client, "PAUSE", 0.05)
     monkeypatch.setattr(client, "APPEARS", 0.3)
 
 
 @pytest.fixture
-def run(hub, store, job) -> Run:
+def run(hub, store, job):
     """A run whose job ends at once."""
     run = store.create(RunConfig())
     write_spec(run, job)
@@ -192,7 +191,7 @@ def test_no_second_job_begins_while_the_jobs_cannot_be_listed(hub, sleeping, sto
 
 def test_what_a_bucket_holds_is_fetched_though_it_was_denied(hub, sleeping):
     run, spec, engine = sleeping
-    box = RunBucket(engine._api, BUCKET, run.id, 1)  # type: ignore[attr-defined]
+    box = RunBucket(engine._api, BUCKET, run.id, 1)
     box.put({f"{SAVED}/events.jsonl": b"{}\n"})
     hub.fail(path="/tree", status=404, times=4)
     assert engine.fetch(run, spec) == b"{}\n"

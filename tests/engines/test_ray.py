@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +19,6 @@ from finetune.errors import JobError
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from tests.support.ray_nodes import INSTALL, needs_ray
 from tests.support.running import steps, wait, weights
 from tests.support.waiting import until
@@ -29,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("ray")  # of `--dist=loadgroup`: one worker
 
 
 @pytest.fixture(scope="module")
-def config(toy_checkpoint) -> RunConfig:
+def config(toy_checkpoint):
     return RunConfig(
         checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
         learning_rate=1e-3, max_length=32, max_steps=400, eval_steps=-1, save_steps=20,
@@ -38,7 +36,7 @@ def config(toy_checkpoint) -> RunConfig:
 
 
 @pytest.fixture
-def start(store, cluster) -> Callable[..., Run]:
+def start(store, cluster):
     """Starts a run on the cluster."""
 
     def begin(config, nodes=2, address=""):
@@ -272,7 +270,7 @@ def test_without_ray_or_an_address_it_is_said_how_to_get_them(store, monkeypatch
 
 
 @pytest.fixture
-def second_attempt(store, toy_config, monkeypatch) -> Run:
+def second_attempt(store, toy_config, monkeypatch):
     """A run as its worker of the second attempt sees it."""
     run = store.create(toy_config)
     write_spec(run, EngineSpec(engine="ray", attempt=2))

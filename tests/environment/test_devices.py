@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from finetune.training import accelerator
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
+def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(devices, "_processor", lambda: ("a processor", {"avx2", "avx512_bf16"}))
     return tmp_path
@@ -30,7 +29,7 @@ def test_precision_is_measured_once_for_a_processor(gain, prefers, cache, monkey
     shutil.rmtree(cache / "finetune")
     (cache / "finetune").write_text("no folder")  # where nothing can be kept it is measured again
     for other in (2.0, 0.5):
-        assert devices.processor_prefers_bf16(lambda other=other: other) == (other > 1)  # type: ignore[misc]
+        assert devices.processor_prefers_bf16(lambda other=other: other) == (other > 1)
     monkeypatch.setattr(devices, "_processor", lambda: ("an older one", {"avx2"}))
     assert not devices.processor_prefers_bf16(lambda: 1 / 0)
 

@@ -57,7 +57,7 @@ def test_a_function_is_called_in_another_process():
 def test_beyond_a_limit_the_child_ends_and_the_app_does_not(name, limits, fact, remedy):
     before, children = psutil.Process().memory_info().rss, psutil.Process().children()
     with pytest.raises(DataError) as caught:
-        child_process.call(f"{HERE}:{name}", about="a.csv", **limits)  # type: ignore[arg-type]
+        child_process.call(f"{HERE}:{name}", about="a.csv", **limits)
     assert caught.value.fact.startswith(fact)
     assert caught.value.remedy.startswith(remedy)
     assert psutil.Process().memory_info().rss - before < FLAT
@@ -156,7 +156,7 @@ REFUSED = "PermissionError"
 
 
 @pytest.fixture
-def folders(tmp_path) -> tuple[Path, Path]:
+def folders(tmp_path):
     """Create a folder of the process and one of somebody else, each with a file."""
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):

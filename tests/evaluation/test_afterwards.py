@@ -26,14 +26,13 @@ from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate, train
 from finetune.metrics import label_free
 from finetune.runs import events, pair_index
-from finetune.runs.run import Run
 from tests.support import made_runs, toy_runs, toys
 from tests.support.training import work_in_this_process
 from tests.support.uploads import judged, write_csv
 
 
 @pytest.fixture
-def run(trained, store) -> Run:
+def run(trained, store):
     """A copy of a run of the toy, to do anything with."""
     return toy_runs.runs_by_name(trained.store(store.root))[toy_runs.CLASSES]
 
@@ -135,7 +134,7 @@ BINNED = ("confidence", "lengths", "unknown")
 
 
 @pytest.fixture
-def toy_run(store, toy_checkpoint) -> Run:
+def toy_run(store, toy_checkpoint):
     return made_runs.monitored_run(store, toy_checkpoint)
 
 

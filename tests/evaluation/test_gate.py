@@ -23,7 +23,6 @@ from finetune.errors import DataError
 from finetune.evaluation import gate
 from finetune.evaluation.gate import Judgement, Limits, Rows
 from finetune.runs import pair_index
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, Target
 from finetune.tasks.registry import task_of
@@ -124,17 +123,16 @@ def test_markdown_of_any_text_makes_no_markup_and_fits_a_comment():
 
 
 @pytest.fixture(scope="module")
-def pair(toy_checkpoint, tmp_path_factory) -> tuple[Run, Run]:
+def pair(toy_checkpoint, tmp_path_factory):
     """Two runs of one toy, the second with better saved answers."""
     store = RunStore(tmp_path_factory.mktemp("gate") / "runs")
     return tuple(
-        evaluated(store, toy_checkpoint, seed, skill)  # type: ignore[return-value]
-        for seed, skill in ((1, 1.5), (2, 3.0))
+        evaluated(store, toy_checkpoint, seed, skill) for seed, skill in ((1, 1.5), (2, 3.0))
     )
 
 
 @pytest.fixture(scope="module")
-def golden(tmp_path_factory) -> Path:
+def golden(tmp_path_factory):
     rows = [(first, second, str(label)) for first, second, label in toys.rows(40, seed=9)]
     rows = [("sentence1", "sentence2", "label"), *rows, ("a cat", "a dog", "?"), ("", "a dog", "1")]
     return write_csv(tmp_path_factory.mktemp("golden") / "golden.csv", rows)

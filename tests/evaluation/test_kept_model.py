@@ -24,7 +24,6 @@ from finetune.inference.scorer import Scorer
 from finetune.jobs import evaluate as jobs
 from finetune.metrics.calibration import probabilities
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, DecisionRule, PredictOptions, Target
 from tests.support import toys
 from tests.support.families import lively
@@ -44,7 +43,7 @@ def draw_logits(rows, classes=2, seed=0):
 
 
 @pytest.fixture
-def run(store, toy_checkpoint) -> Run:
+def run(store, toy_checkpoint):
     """A run that has ended with a model, evaluated three times."""
     logits, truth = draw_logits(1500)
     steps = {step: logits + np.float32(step) for step in (1, 2, 3)}
@@ -169,7 +168,7 @@ REPORT = QuantizationReport(
 
 
 @pytest.fixture(scope="module")
-def source(toy_checkpoint, tmp_path_factory) -> tuple[Path, Path]:
+def source(toy_checkpoint, tmp_path_factory):
     """A model of larger weights, and its ONNX file."""
     folder = tmp_path_factory.mktemp("int8")
     toys.copy_model(toy_checkpoint, folder / "toy")
@@ -178,7 +177,7 @@ def source(toy_checkpoint, tmp_path_factory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def toy_run(store, source) -> Run:
+def toy_run(store, source):
     toy_run = toys.finished_run(store, source[0])
     columns = zip(*toys.rows(80, seed=3), strict=True)
     names = ("sentence1", "sentence2", "label")

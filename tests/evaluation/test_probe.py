@@ -3,7 +3,6 @@ and what a model must beat."""
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ from tests.support import toys
 
 
 @pytest.fixture(scope="module")
-def sentence_encoder(toy_checkpoint, tmp_path_factory) -> Path:
+def sentence_encoder(toy_checkpoint, tmp_path_factory):
     """The toy as a model that was no classifier, so that it reads sentences one by one."""
     folder = tmp_path_factory.mktemp("checkpoint") / "encoder"
     toys.copy_model(toy_checkpoint, folder)

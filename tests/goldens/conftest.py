@@ -1,19 +1,15 @@
 """Fixtures of the goldens: copies of the toy runs, behind a served page."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from finetune.environment import devices
-from finetune.runs.store import RunStore
 from finetune.ui import app
 from tests.support import toy_runs
 from tests.support.server import Server
-from tests.support.toy_runs import ToyRuns
 
 
 @pytest.fixture(autouse=True)
-def same_everywhere(monkeypatch) -> None:
+def same_everywhere(monkeypatch):
     """Widths of texts and precisions are the same on all machines; what a command sets in its
     process is undone."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
@@ -23,7 +19,7 @@ def same_everywhere(monkeypatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def server_of_goldens(trained, tmp_path_factory) -> Iterator[Server]:
+def server_of_goldens(trained, tmp_path_factory):
     store = trained.store(tmp_path_factory.mktemp("goldens") / "runs")
     blocks = app.build(store)
     _, url, _ = app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
@@ -32,11 +28,11 @@ def server_of_goldens(trained, tmp_path_factory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def server(server_of_goldens, hub) -> Server:
+def server(server_of_goldens, hub):
     return server_of_goldens
 
 
-def words_of(store: RunStore, trained: ToyRuns, **more: object) -> dict[str, object]:
+def words_of(store, trained, **more):
     """Placeholders of what differs from one store of the toy runs to another."""
     ids = {f"RUN-{name}": run.id for name, run in toy_runs.runs_by_name(store).items()}
     words = {"RUNS": store.root, "TOYS": trained.folder, "PROCESSOR": devices.processor_name()}

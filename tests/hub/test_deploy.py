@@ -25,7 +25,7 @@ Send = Callable[..., str]
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
+def project(tmp_path):
     """A small clone of the project, with a file that git does not track."""
     root = tmp_path / "project"
     for name in OWN | {".env"}:
@@ -38,7 +38,7 @@ def project(tmp_path) -> Path:
 
 
 @pytest.fixture
-def send(project) -> Send:
+def send(project):
     """Deploy with a yes to the price; returns the address."""
 
     def deploy_project(name, hardware="", **options):

@@ -38,7 +38,6 @@ from finetune.hub import downloads, model_card, onnx
 from finetune.inference import decision_rule
 from finetune.jobs import check, pipeline
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.tasks.base import SureRule
 from finetune.training import model
 from finetune.ui import live_updates
@@ -63,7 +62,7 @@ ROWS: dict[str, tuple[list[str], Callable[[int, int], list[Any]]]] = {
 
 
 @pytest.fixture
-def uploaded(store, tmp_path) -> Callable[[str], str]:
+def uploaded(store, tmp_path):
     """Uploads rows of a kind, whose name it returns."""
 
     def upload(kind):
@@ -78,7 +77,7 @@ def uploaded(store, tmp_path) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def trained(store, monkeypatch) -> Callable[[RunConfig, int], Run]:
+def trained(store, monkeypatch):
     """Train a run in this process, as a worker does."""
     training.work_in_this_process(monkeypatch)
 
@@ -274,7 +273,7 @@ def begin(store, model, event, **values):
 
 
 @pytest.fixture
-def run(store, toy_checkpoint) -> Run:
+def run(store, toy_checkpoint):
     run = begin(store, toy_checkpoint, prepared())
     evaluate(run)
     run.append(events.Finished(step=8, seconds=4000.0))

@@ -28,7 +28,6 @@ from finetune.inference import decision_rule
 from finetune.inference.predictor import Predictor
 from finetune.runs import events
 from finetune.runs.events import Phase
-from finetune.runs.run import Run
 from finetune.tasks.base import SureRule
 from tests.support import toys
 from tests.support.hub import TOKEN, Space
@@ -43,19 +42,19 @@ PAIRS, UPDATE = PushRequest("pairs"), PushRequest("pairs", update=True)
 
 
 @pytest.fixture
-def run(store, toy_checkpoint) -> Run:
+def run(store, toy_checkpoint):
     return toys.finished_run(store, toy_checkpoint, "first try")
 
 
 @pytest.fixture
-def impatient(monkeypatch) -> None:
+def impatient(monkeypatch):
     """Let the client retry without waiting."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(client, "APPEARS", 0.1)
 
 
 @pytest.fixture
-def unverified(monkeypatch) -> None:
+def unverified(monkeypatch):
     """Let a pushed model not be compared."""
     monkeypatch.setattr(publish, "verify_push", lambda *_: Verification(0, 0.0))
 
@@ -76,7 +75,7 @@ def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(run, hub):
     pushed = push(run)
     repo = hub.repos["model", "ada/pairs"]
     rounding = pytest.approx(0.0, abs=publish.TOLERANCE)
-    verified = Verification(3, rounding)  # type: ignore[arg-type]
+    verified = Verification(3, rounding)
     assert pushed == publish.Pushed(f"{hub.url}/ada/pairs", repo.head, True, verified)
     assert len(repo.commits) == 1
     names = {"README.md", "model.safetensors", "config.json", "tokenizer.json"}

@@ -6,13 +6,12 @@ import gzip
 import json
 import math
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from typing import Any
 
 import numpy as np
-import openpyxl  # type: ignore[import-untyped]
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -31,7 +30,6 @@ from finetune.inference.scorer import Scorer
 from finetune.jobs import predict, workers
 from finetune.owners import Visitor
 from finetune.runs import events, pair_index
-from finetune.runs.run import Run
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import MULTI_LABEL, REGRESSION, PredictOptions, SureRule, Target
 from finetune.tasks.registry import task_of
@@ -44,7 +42,7 @@ ADDED = ["prediction", "probability_not_equivalent", "probability_equivalent", "
 
 
 @pytest.fixture
-def run(store, toy_checkpoint) -> Run:
+def run(store, toy_checkpoint):
     run = store.create(RunConfig(max_length=32))
     toys.copy_model(toy_checkpoint, run.best)
     return run
@@ -227,7 +225,7 @@ def test_what_cannot_be_predicted_is_refused(store, run, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def start(store, run, tmp_path) -> Callable[[str, int], predict.PredictionJob]:
+def start(store, run, tmp_path):
     """Starts the prediction of a file of so many rows."""
 
     def begin(name, count):

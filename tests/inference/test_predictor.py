@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import app
@@ -33,12 +31,12 @@ PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
 
 @pytest.fixture(scope="module")
-def predictor(toy_checkpoint) -> Predictor:
+def predictor(toy_checkpoint):
     return Predictor(toy_checkpoint, max_length=32, precision="fp32")
 
 
 @pytest.fixture
-def best(toy_checkpoint, tmp_path) -> Path:
+def best(toy_checkpoint, tmp_path):
     """A copy of the toy model whose weights or rule a test changes."""
     return Path(shutil.copytree(toy_checkpoint, tmp_path / "best"))
 
@@ -211,25 +209,25 @@ def plain(folder, rows):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(toy_checkpoint, tmp_path_factory) -> Path:
+def checkpoint(toy_checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("scoring") / "toy"
     return lively(Path(shutil.copytree(toy_checkpoint, folder)))
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint) -> NDArray[np.float32]:
+def expected(checkpoint):
     return plain(checkpoint, list(PAIRS))
 
 
 @pytest.fixture
-def scorer(checkpoint) -> Iterator[Scorer]:
+def scorer(checkpoint):
     scorer = Scorer(checkpoint, 32, precision="fp32", threads=2)
     yield scorer
     scorer.free()
 
 
 @pytest.fixture
-def batcher(scorer) -> Iterator[MicroBatcher]:
+def batcher(scorer):
     batcher = MicroBatcher(scorer)
     yield batcher
     batcher.close()
@@ -252,7 +250,7 @@ def test_a_family_scores_as_its_plain_model_in_the_order_given(family, tmp_path,
 
 def test_of_pairs_and_single_sentences_each_is_read_as_what_it_is(checkpoint, scorer, batcher):
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    expected = plain(checkpoint, [tuple(filter(None, row)) for row in MIXED])  # type: ignore[misc]
+    expected = plain(checkpoint, [tuple(filter(None, row)) for row in MIXED])
     whole = [len(tokenizer(*filter(None, row)).input_ids) for row in MIXED]
     together = [future.result(30) for future in [batcher.submit(*row) for row in MIXED]]
     for blocks in (list(scorer.stream(MIXED, window=10)), together):

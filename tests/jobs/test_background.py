@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -23,13 +22,12 @@ from finetune.hub.client import Account
 from finetune.hub.publish import Pushed, PushPlan, PushProgress, PushRequest, Verification
 from finetune.inference import decision_rule
 from finetune.jobs import background, check, service, workers
-from finetune.jobs.publish import Approvals, ExportJob, PushJob, PushState
+from finetune.jobs.publish import Approvals, ExportJob, PushJob
 from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from finetune.tasks.base import SureRule
 from tests.support import toys
 from tests.support.hub import TOKEN, Space
@@ -86,7 +84,7 @@ def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(store, 
 
 
 @pytest.fixture
-def at_work(monkeypatch) -> Iterator[dict[Path, int]]:
+def at_work(monkeypatch):
     """Folders of jobs whose workers do nothing; each ends once its handle is closed."""
     handles: dict[Path, int] = {}
 
@@ -199,12 +197,12 @@ def test_a_file_is_of_the_model_as_it_is_and_a_failure_is_said(store, toy_checkp
 
 
 @pytest.fixture
-def run(store, toy_checkpoint) -> Run:
+def run(store, toy_checkpoint):
     return toys.finished_run(store, toy_checkpoint)
 
 
 @pytest.fixture
-def pushed(store, monkeypatch) -> Callable[..., PushState]:
+def pushed(store, monkeypatch):
     """Pushes a run in this process, which reads its token as a worker does; how it ended."""
 
     def carry_out(job, stdin, **_):

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,14 +42,14 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture
-def ada(store, monkeypatch) -> RunStore:
+def ada(store, monkeypatch):
     """The store of a shared app as a visitor sees it."""
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
     return store.for_visitor(Visitor(names=("browser:ada",)))
 
 
 @pytest.fixture
-def hers(ada, toy_checkpoint, tmp_path) -> Run:
+def hers(ada, toy_checkpoint, tmp_path):
     """Ada's finished run, of an upload."""
     (tmp_path / "hers.csv").write_text(PAIRS)
     name = ada.uploads.add({"train": tmp_path / "hers.csv"})
@@ -59,7 +59,7 @@ def hers(ada, toy_checkpoint, tmp_path) -> Run:
 
 
 @pytest.fixture
-def probing(ada, hers, toy_checkpoint, tmp_path, monkeypatch) -> Iterator[dict[str, Path]]:
+def probing(ada, hers, toy_checkpoint, tmp_path, monkeypatch):
     """Workers try to read what is somebody else's: its name -> its path."""
     bob = ada.for_visitor(Visitor(names=("browser:bob",)))
     his = toys.finished_run(bob, toy_checkpoint)

@@ -34,13 +34,13 @@ PAIRS = RunConfig(dataset="somebody/pairs", num_train_epochs=3, per_device_train
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch) -> None:
+def no_gpu(monkeypatch):
     monkeypatch.setattr(devices, "list_accelerators", lambda: ())
     monkeypatch.setattr(pace, "known_pace", lambda: None)
 
 
 @pytest.fixture
-def toy(store, toy_config, toy_pairs_folder) -> RunConfig:
+def toy(store, toy_config, toy_pairs_folder):
     """The toy's configuration on an upload of the toy's pairs."""
     files = {path.stem: path for path in toy_pairs_folder.glob("*.csv")}
     return toy_config.changed(dataset=store.uploads.add(files))
@@ -199,7 +199,7 @@ def test_parameters_are_counted_from_the_header_alone(toy_checkpoint, toy_config
     shape = memory.read_shape(str(toy_checkpoint))
     assert (shape.layers, shape.hidden, shape.wide, shape.heads) == (2, 32, 64, 2)
     for values in ({}, {"freeze_embeddings": True}, {"frozen_layers": 2}):
-        config = toy_config.changed(**values)  # type: ignore[arg-type]
+        config = toy_config.changed(**values)
         _, classifier, _ = model.load_classifier(str(toy_checkpoint), toy_pairs.target, 32)
         assert shape.parameters == classifier.num_parameters()
         adapted = model.apply_config(classifier, config)

@@ -8,7 +8,6 @@ import json
 import threading
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 import onnxruntime
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.long
 
 
 @pytest.fixture
-def kills(store, processes) -> Iterator[Kills]:
+def kills(store, processes):
     killer = Kills(store.root, processes)
     yield killer
     for process in killer.workers():
@@ -91,7 +90,7 @@ def told(study):
 
 
 @pytest.fixture
-def trained(store, toy_checkpoint, toy_pairs_folder) -> RunConfig:
+def trained(store, toy_checkpoint, toy_pairs_folder):
     """The configuration of a run that truly trains, for some seconds."""
     return slow_run(store, toy_checkpoint, toy_pairs_folder)
 
@@ -111,7 +110,7 @@ def test_evaluations_and_exports_are_whole_or_made_again(store, kills, trained):
         there = saved_predictions.read_swapped_logits(run)
         assert there is None or np.array_equal(there.swapped, whole.swapped)
     for kind in ("orders", "test"):
-        EvaluationJob.of(run, kind).start(store)  # type: ignore[arg-type]
+        EvaluationJob.of(run, kind).start(store)
         until(lambda: not folders[kind].is_alive())  # noqa: B023
         assert folders[kind].state().status == "finished"
     again = saved_predictions.read_swapped_logits(run)

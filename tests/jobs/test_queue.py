@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
@@ -24,7 +23,6 @@ from finetune.jobs import run_table, scheduler, service, workers
 from finetune.runs import events
 from finetune.runs.grids import PlannedRun
 from finetune.runs.queue import Queue
-from finetune.runs.store import RunStore
 from finetune.ui import run_view
 from tests.support import stand_in as stand_in_workers
 from tests.support.apps import STEPS
@@ -37,7 +35,7 @@ PLACES = ("/etc", ".", "../x")
 
 
 @pytest.fixture
-def stand_in(monkeypatch, store) -> Iterator[RunStore]:
+def stand_in(monkeypatch, store):
     """A store whose workers begin in a moment and learn nothing; all are ended afterwards."""
     stand_in_workers.use(monkeypatch)
     yield store
@@ -46,14 +44,14 @@ def stand_in(monkeypatch, store) -> Iterator[RunStore]:
 
 
 @pytest.fixture
-def hold(monkeypatch, tmp_path) -> Callable[[int], None]:
+def hold(monkeypatch, tmp_path):
     """Lets workers take so many steps of their run at the most."""
     monkeypatch.setenv(HOLD, str(tmp_path / "hold"))
     return lambda steps: write(tmp_path / "hold", str(steps))
 
 
 @pytest.fixture
-def scheduling(stand_in) -> Iterator[scheduler.Scheduler]:
+def scheduling(stand_in):
     """The thread that starts queued runs, from when a test starts it."""
     thread = scheduler.Scheduler(stand_in, every=0.05)
     yield thread
@@ -300,7 +298,7 @@ def test_kills_lose_nothing_and_leave_nobody(stand_in, processes, number):
     until(lambda: kills.workers(app) == [])
     for run in stand_in.runs():
         check_ended(run, STEPS)
-        assert run.state().best.step == STEPS // 10 * 10  # type: ignore[union-attr]
+        assert run.state().best.step == STEPS // 10 * 10
     assert Queue(stand_in.root).waiting() == []
     assert list(stand_in.root.glob(".queue/*-*")) == []
 

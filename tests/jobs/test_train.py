@@ -157,7 +157,7 @@ def test_a_terminal_cross_validates_and_its_model_knows_it(store, toy_checkpoint
         last = fold.state()
         assert last.prepared.train_examples + last.prepared.validation_examples == 60
         assert last.saved_step == last.total_steps
-    texts = evaluation.table.column("sentence1").to_pylist()  # type: ignore[union-attr]
+    texts = evaluation.table.column("sentence1").to_pylist()
     assert sorted(texts) == sorted(row[0] for row in ROWS["train"] + ROWS["validation"])
     assert "3-fold cross-validation" in model_card.card_text(whole, summary, "ada/pairs")
     # Corrected pairs are one file again, cut into as many folds.
@@ -174,7 +174,7 @@ def test_a_terminal_cross_validates_and_its_model_knows_it(store, toy_checkpoint
 
 
 @pytest.fixture
-def waiting(store, processes) -> psutil.Process:
+def waiting(store, processes):
     """A warm worker of the store, ready."""
     workers.start_warm_worker(store)
     folder = JobFolder(store.root / ".warm")
@@ -206,7 +206,7 @@ def test_it_carries_out_a_run_as_any_worker_but_not_every_run(store, toy_checkpo
 
 
 @pytest.fixture
-def light(monkeypatch) -> None:
+def light(monkeypatch):
     """Let it import nothing, for it will not train."""
     stand_in.use(monkeypatch)
 
@@ -228,7 +228,7 @@ def test_it_ends_when_nobody_comes_or_its_folder_or_app_goes(tmp_path, monkeypat
 
 
 @pytest.fixture
-def run(store) -> Run:
+def run(store):
     run = store.create(RunConfig(name="<!channel> mine"))
     for event in toys.story():
         run.append(event)

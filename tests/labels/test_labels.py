@@ -3,7 +3,6 @@
 import csv
 import json
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def records():
 
 
 @pytest.fixture
-def file(tmp_path) -> Path:
+def file(tmp_path):
     path = tmp_path / "products.csv"
     with path.open("w", newline="") as out:
         csv.writer(out).writerows([("id", "title"), *enumerate(text for text, _ in records())])
@@ -59,7 +58,7 @@ def prepared(folder, texts, **request):
 
 
 @pytest.fixture
-def labelling(tmp_path) -> Labelling:
+def labelling(tmp_path):
     words = [f"{word} {number}" for number in range(60) for word in ("bar", "cot", "zoo")]
     return prepared(tmp_path / "store" / "labels" / ("x" * 20), words)
 

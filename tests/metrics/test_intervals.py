@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 @pytest.fixture
-def few_resamples(monkeypatch) -> None:
+def few_resamples(monkeypatch):
     monkeypatch.setattr(intervals, "_RESAMPLES", 1000)
 
 

@@ -183,7 +183,7 @@ HEAD = ("sentence1", "sentence2", "label")
 
 
 @pytest.fixture
-def toy_run(store, toy_checkpoint) -> Run:
+def toy_run(store, toy_checkpoint):
     toy_run = store.create(RunConfig(max_length=32))
     toys.copy_model(toy_checkpoint, toy_run.best)
     pair_index.write_pair_index(
@@ -198,7 +198,7 @@ def hashes(pairs):
 
 def contained(toy_run, split, numbers):
     index = pair_index.read_pair_index(toy_run)
-    return index.among(split, numbers).tolist()  # type: ignore[no-any-return]
+    return index.among(split, numbers).tolist()
 
 
 def labelled(pairs):
@@ -374,7 +374,7 @@ def test_the_time_between_the_lives_of_a_run_is_not_counted(monkeypatch):
 
 
 @pytest.fixture
-def run(tmp_path) -> Run:
+def run(tmp_path):
     return RunStore(tmp_path / "runs").create(RunConfig())
 
 

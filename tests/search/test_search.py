@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 
 import pytest
 from optuna.trial import TrialState
@@ -42,7 +41,7 @@ CPU = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01}
 
 
 @pytest.fixture
-def stand_in(store, monkeypatch) -> Iterator[None]:
+def stand_in(store, monkeypatch):
     """Workers that train nothing: a rate's F1 is the better the nearer it is to the default."""
     stand_in_workers.use(monkeypatch)
     yield
@@ -51,7 +50,7 @@ def stand_in(store, monkeypatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def nothing_begins(monkeypatch) -> None:
+def nothing_begins(monkeypatch):
     monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
 
 
@@ -258,7 +257,7 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_by_another_process(sto
             service.delete_run(store, run)
         else:  # as of a visitor's minutes
             service.stop_run(store, run, reason="Ten minutes are over.")
-        go_on(store, study, lambda number=number: ended(study) >= number)  # type: ignore[misc]
+        go_on(store, study, lambda number=number: ended(study) >= number)
     again = find_study(store, study.id)  # as another process finds it
     assert again.settings == study.settings
     go_on(store, again)
@@ -346,8 +345,8 @@ def test_a_search_whose_token_is_not_known_any_more_waits_for_it(store, hub, mon
     monkeypatch.setattr(scheduler, "dispatch_queue", driver.advance_all)
     options = {"budget": ranges.Budget(4), "spec": CPU, "parallel": 2}
     with pytest.raises(FinetuneError, match="not signed in"):
-        driver.begin_search(store, BASE, RATES, **options)  # type: ignore[arg-type]
-    study = driver.begin_search(store, BASE, RATES, token=TOKEN, **options)  # type: ignore[arg-type]
+        driver.begin_search(store, BASE, RATES, **options)
+    study = driver.begin_search(store, BASE, RATES, token=TOKEN, **options)
     assert driver.advance(store, study)
     runs = store.runs()
     assert len(runs) == 2

@@ -9,7 +9,6 @@ from accelerate import Accelerator
 from torch import nn
 
 from finetune.config import RunConfig
-from finetune.data import splits
 from finetune.runs import events
 from finetune.tasks.base import Target
 from finetune.training import cuda_graphs, model
@@ -23,7 +22,7 @@ Record = Callable[..., TapeRecorder]
 
 
 @pytest.fixture
-def record(monkeypatch) -> Record:
+def record(monkeypatch):
     """Let the following runs be recorded, on a tape."""
 
     def record(*args):
@@ -35,7 +34,7 @@ def record(monkeypatch) -> Record:
 
 
 @pytest.fixture
-def short(toy_config) -> RunConfig:
+def short(toy_config):
     """Six batches an epoch, of which the last is smaller."""
     return toy_config.changed(
         optim="adamw_torch_fused", max_grad_norm=1.0, per_device_train_batch_size=12,
@@ -47,7 +46,7 @@ Learned = tuple[list[events.Event], nn.Module]
 
 
 @pytest.fixture(scope="module")
-def by_hand() -> Callable[[RunConfig, splits.Pairs], Learned]:
+def by_hand():
     """What a run comes to step by step, carried out once for all that have its configuration."""
     known: dict[str, Learned] = {}
 
@@ -135,7 +134,7 @@ def test_what_waits_for_it_is_not_recorded(short, toy_pairs, record, capfd, monk
     from finetune.tasks.single_label import SingleLabel
 
     def looking(self, outputs, *_):
-        return outputs.loss * (2.0 if outputs.loss > 100 else 1.0)  # type: ignore[no-any-return]
+        return outputs.loss * (2.0 if outputs.loss > 100 else 1.0)
 
     expected = losses(by_hand(short, toy_pairs)[0])
     monkeypatch.setattr(SingleLabel, "loss", looking)
@@ -167,7 +166,7 @@ def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale():
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
 
         def loss(batch):
-            return layer(batch["x"]).square().mean()  # type: ignore[no-any-return]
+            return layer(batch["x"]).square().mean()
 
         def work(batch):
             value = loss(batch)

@@ -20,12 +20,12 @@ from tests.support.training import fit, losses, prepared, work_in_this_process
 
 
 @pytest.fixture
-def short(toy_config) -> RunConfig:
+def short(toy_config):
     return toy_config.changed(max_steps=6, dropout=0.0, max_eval_samples=8)
 
 
 @pytest.fixture(scope="module")
-def plain() -> list[float]:
+def plain():
     """The losses of `short` itself, once a test has trained it."""
     return []
 
@@ -121,7 +121,7 @@ def test_each_pair_is_read_once_an_epoch_in_an_order_drawn_anew(short, toy_pairs
     _, _, batches = prepared(config, toy_pairs)
     assert batches.either_order
     rows = len(toy_pairs.splits["train"])
-    epochs = [sorted(batches.train.sampler) for _ in range(2)]  # type: ignore[type-var]
+    epochs = [sorted(batches.train.sampler) for _ in range(2)]
     for epoch in epochs:
         assert sorted(index % rows for index in epoch) == list(range(rows))
         assert 0.25 * rows < sum(index >= rows for index in epoch) < 0.75 * rows

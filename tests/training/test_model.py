@@ -172,7 +172,7 @@ FEW = ["Bert", "GPT2"] + [
 
 
 @pytest.fixture(params=FEW)
-def classifier(request, tmp_path) -> Path:
+def classifier(request, tmp_path):
     """A checkpoint of a family that answers one of three classes, always the first."""
     folder = write(tmp_path / request.param, request.param)
     config = AutoConfig.from_pretrained(folder)
@@ -196,7 +196,7 @@ def own_logits(folder):
     own = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     own.config.pad_token_id = tokenizer.pad_token_id
     with torch.no_grad():
-        return own(**tokenizer(*PAIR, return_tensors="pt")).logits[0]  # type: ignore[no-any-return]
+        return own(**tokenizer(*PAIR, return_tensors="pt")).logits[0]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_other_classes_get_a_new_output_layer(classifier):
 
 
 @pytest.fixture(params=FEW)
-def reranker(request, tmp_path) -> Path:
+def reranker(request, tmp_path):
     """A checkpoint of a family with a single logit, as sentence-transformers saves one."""
     folder = write(tmp_path / request.param, request.param, num_labels=1)
     return families.lively(folder)

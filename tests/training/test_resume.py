@@ -278,7 +278,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(toy_config, stor
 
 
 @pytest.fixture
-def shared(toy_checkpoint) -> RunConfig:
+def shared(toy_checkpoint):
     return RunConfig(
         checkpoint=str(toy_checkpoint), num_processes=2, per_device_train_batch_size=4,
         learning_rate=1e-3, max_length=32, max_steps=40, eval_steps=20, logging_steps=1,
@@ -319,7 +319,7 @@ def test_killed_or_stopped_all_ends_and_goes_on_to_the_same_weights(store, share
 
     for victim in ("0", "1", "launcher", "stop"):
         reached = run.state().step + 3
-        until(lambda reached=reached: run.state().step > reached)  # type: ignore[misc]
+        until(lambda reached=reached: run.state().step > reached)
         members = {"launcher": launcher}
         for child in launcher.children(recursive=True):
             members[child.environ().get("RANK", str(child.pid))] = child
@@ -330,13 +330,13 @@ def test_killed_or_stopped_all_ends_and_goes_on_to_the_same_weights(store, share
         else:
             members[victim].send_signal(signal.SIGKILL)
             assert ended(run) in ("failed", "interrupted")
-        until(lambda members=members: not any(map(lives, members.values())))  # type: ignore[misc]
+        until(lambda members=members: not any(map(lives, members.values())))
         if victim in ("0", "1"):
             assert "has ended without a word" in run.state().error
         assert run.state().step < 200
         service.resume_run(store, run)
         until(begun)
-        launcher = workers.worker_process(run)  # type: ignore[assignment]
+        launcher = workers.worker_process(run)
     assert ended(run) == "finished", run.log_tail()
     assert same(kept_weights(whole), kept_weights(run))
 

@@ -1,14 +1,11 @@
 """Fixtures of the page's tests; the app, the browser and the server are shared between tests."""
 
 import shutil
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 from gradio.context import LocalContext
-from playwright.sync_api import Browser
 
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import app as ui_app
 from finetune.ui import auth
@@ -19,12 +16,12 @@ from tests.support.tabs import LOG, NAME, asks
 
 
 @pytest.fixture(scope="session")
-def browser(chromium) -> Browser:
+def browser(chromium):
     return launch_browser(chromium)
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory) -> Iterator[App]:
+def running(tmp_path_factory):
     """`python app.py` for all tests: it takes as long to start as many of them last."""
     process = App(tmp_path_factory.mktemp("app") / "runs")
     yield process
@@ -32,14 +29,14 @@ def running(tmp_path_factory) -> Iterator[App]:
 
 
 @pytest.fixture
-def app(running, hub) -> Iterator[App]:
+def app(running, hub):
     """An app that has no runs and no files yet; its process is shared."""
     yield running
     running.empty()
 
 
 @pytest.fixture
-def visit(browser, app, request) -> Iterator[Visit]:
+def visit(browser, app, request):
     """The app's page, in the view that is a parameter of the test or in a wide one."""
     visit = Visit(browser, app.url, getattr(request, "param", View()))
     yield visit
@@ -47,7 +44,7 @@ def visit(browser, app, request) -> Iterator[Visit]:
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory) -> Iterator[Server]:
+def served(tmp_path_factory):
     """The page served by this process, whose uploads are in a folder of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
@@ -60,7 +57,7 @@ def served(tmp_path_factory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def server(served) -> Iterator[Server]:
+def server(served):
     """The page served by this process, without runs; to build it takes as long as many a test."""
     yield served
     auth._identities.clear()
@@ -69,45 +66,45 @@ def server(served) -> Iterator[Server]:
 
 
 @pytest.fixture
-def store(request, tmp_path) -> RunStore:
+def store(request, tmp_path):
     """The store of the served page if the test asks for the page, and else one of its own."""
     if "server" in request.fixturenames:
-        return request.getfixturevalue("server").store  # type: ignore[no-any-return]
+        return request.getfixturevalue("server").store
     return RunStore(tmp_path / "runs")
 
 
 @pytest.fixture
-def finished(store, toy_checkpoint) -> Run:
+def finished(store, toy_checkpoint):
     """A run that ended; its model is the toy checkpoint."""
     return toys.finished_run(store, toy_checkpoint)
 
 
 @pytest.fixture
-def language(request) -> Iterator[str]:
+def language(request):
     """Who asks speaks this language."""
     asker = SimpleNamespace(headers={"accept-language": request.param, "cookie": ""})
-    former = LocalContext.request.set(asker)  # type: ignore[arg-type]
+    former = LocalContext.request.set(asker)
     yield request.param
     LocalContext.request.reset(former)
 
 
 @pytest.fixture
-def shared(monkeypatch) -> None:
+def shared(monkeypatch):
     monkeypatch.setenv("FINETUNE_VISITORS", "1")
 
 
 @pytest.fixture
-def ada(shared, store) -> str:
+def ada(shared, store):
     return auth.identities(store).issue("192.0.2.1")
 
 
 @pytest.fixture
-def bob(shared, store) -> str:
+def bob(shared, store):
     return auth.identities(store).issue("192.0.2.2")
 
 
 @pytest.fixture
-def hers(store, ada, toy_checkpoint) -> Run:
+def hers(store, ada, toy_checkpoint):
     """Ada's finished run, with all a run can have."""
     run = toys.finished_run(auth.visitor_store(store, asks(ada)), toy_checkpoint, NAME)
     run.log_file.write_text(LOG)

@@ -4,7 +4,6 @@ the process that serves it."""
 import contextlib
 import gc
 import tracemalloc
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from gradio_client.exceptions import AppError
 
 from finetune.engines.base import EngineSpec, write_spec
 from finetune.jobs import scheduler, workers
-from finetune.runs.store import RunStore
 from finetune.ui import app
 from tests.support import toys
 from tests.support.waiting import until
@@ -22,12 +20,12 @@ PAIR = ("the cat sees a dog .", "a cat sees the dog .")
 
 
 @pytest.fixture
-def store(server) -> RunStore:
+def store(server):
     return server.store
 
 
 @pytest.fixture(scope="module")
-def client(served) -> Iterator[Client]:
+def client(served):
     opened = Client(served.url, verbose=False, analytics_enabled=False)
     yield opened
     opened.close()

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from finetune.runs import events
 from finetune.runs.summary import RunSummary
@@ -53,7 +53,7 @@ def test_what_a_chart_carries_is_bounded_and_keeps_its_ends():
 
 
 @pytest.fixture
-def bare(browser) -> Page:
+def bare(browser):
     """Charts alone, with the page's script and style and without an app."""
     page = new_page(browser, viewport={"width": 600, "height": 800})
     curve = Series("model", "run0", [(0.0, 0.0), (0.0, 0.5), (1.0, 1.0)], latest=False)

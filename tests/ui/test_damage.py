@@ -17,7 +17,6 @@ from finetune.inference import decision_rule
 from finetune.runs import events
 from finetune.runs.events import Phase
 from finetune.runs.job_folder import JobFolder, forget_state
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.ui import feedback, form, live_updates
 from finetune.ui.api import Api
@@ -37,7 +36,7 @@ HEAVY = ("model.safetensors", "tokenizer.json", "config.json", "events.jsonl")
 
 
 @pytest.fixture
-def run(server, trained) -> Run:
+def run(server, trained):
     """A trained run with every kind of file that one may have."""
     of = toy_runs.runs_by_name(RunStore(trained.folder / "runs"))[toy_runs.CLASSES]
     shutil.copytree(of.folder, server.store.root / of.id)

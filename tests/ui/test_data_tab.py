@@ -39,7 +39,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(store) -> Watched:
+def watched(store):
     return Watched(store)
 
 

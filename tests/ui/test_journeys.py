@@ -6,7 +6,6 @@ Parts are found by their ids, for their words differ; what a part says in full, 
 import contextlib
 import csv
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -488,7 +487,7 @@ def test_a_job_is_priced_agreed_to_stopped_resumed(app, visit, hub, toy_checkpoi
 
 
 @pytest.fixture
-def space(hub, tmp_path, monkeypatch) -> Iterator[App]:
+def space(hub, tmp_path, monkeypatch):
     """The app as a Space with sign-in."""
     for name, value in {
         "SYSTEM": "spaces", "SPACE_ID": "ada/finetune", "OAUTH_CLIENT_ID": "client",

@@ -8,7 +8,6 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from starlette.testclient import TestClient
 
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError
-from finetune.runs.run import Run
 from finetune.ui import auth, origins
 
 NAME = "a-run-of-the-owner"
@@ -30,12 +28,12 @@ EVIL = "https://evil.example"
 
 
 @pytest.fixture
-def run(store) -> Run:
+def run(store):
     return store.create(RunConfig(name=NAME))
 
 
 @pytest.fixture
-def port(server) -> int:
+def port(server):
     return int(server.blocks.server_port)
 
 
@@ -226,7 +224,7 @@ def test_a_program_is_issued_an_identity_by_its_address(store, port, monkeypatch
 
 
 @pytest.fixture
-def evil(tmp_path) -> Iterator[str]:
+def evil(tmp_path):
     """A page of somebody else; its port, on every name that ends with localhost."""
     shutil.copy(Path(__file__).with_name("foreign.html"), tmp_path / "index.html")
     handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)

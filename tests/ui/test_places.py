@@ -22,7 +22,6 @@ from finetune.jobs import cost, evaluate, pipeline, run_table, scheduler, servic
 from finetune.jobs.check import check_folder
 from finetune.metrics import catalog
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
 from finetune.tasks.base import DecisionRule, Target
@@ -54,7 +53,7 @@ def places(store, run, other):
 
 
 @pytest.fixture
-def shy(store, toy_checkpoint) -> Run:
+def shy(store, toy_checkpoint):
     """Its model calls too few pairs equivalent."""
     run = evaluated(store, toy_checkpoint, 1, 2.0)
     scored = saved_predictions.read_logits(run, 16, Target(tuple(LABELS)))
@@ -221,7 +220,7 @@ HEAD = "sentence1,sentence2,label"
 
 
 @pytest.fixture
-def whole(store) -> Run:
+def whole(store):
     """The finished run on all rows."""
     *_, run = folded(store, RunConfig(folds=4))
     cross_validation.gather(run, store.runs())
@@ -238,7 +237,7 @@ def test_every_place_says_that_others_answered_the_pairs(store, whole):
     assert "<small>cross-validated</small>" in run_view.cards(whole, summary)
     fold = next(run for run in store.runs() if run.config().fold == 2)
     card = model_card.card_text(whole, summary, "ada/pairs")
-    score = summary.best.metrics["accuracy"]  # type: ignore[union-attr]
+    score = summary.best.metrics["accuracy"]
     assert f"value: {round(score, 4)}" in card.split("---")[1]
     assert f"| cross-validated | {score:.4f}" in card
     assert "this model |" not in card

@@ -30,7 +30,7 @@ from finetune.runs import events
 from finetune.runs.job_folder import hold_lock
 from finetune.ui import auth
 from finetune.ui.tabs import predict_file
-from finetune.ui.tabs.predict_file import FilePredictions, PredictedRows, blank
+from finetune.ui.tabs.predict_file import PredictedRows, blank
 from tests.support import made_runs
 from tests.support.made_runs import evaluated
 from tests.support.tabs import NOBODY, asks, predict_tab
@@ -69,7 +69,7 @@ def add_job(store, run, file, ended=True):
 
 
 @pytest.fixture
-def tab(store) -> FilePredictions:
+def tab(store):
     return predict_tab(store).files
 
 

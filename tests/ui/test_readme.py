@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,11 @@ import pytest
 from finetune.runs.store import RunStore
 from tests.support import toys
 from tests.support.browser import ROOT
-from tests.support.hub import TOKEN, LoopbackHub
+from tests.support.hub import TOKEN
 
 
 @pytest.fixture
-def signed_in(hub) -> Iterator[LoopbackHub]:
+def signed_in(hub):
     """As after `hf auth login`."""
     token = Path(os.environ["HF_HOME"], "token")
     token.write_text(TOKEN)

@@ -4,7 +4,6 @@ import csv
 import io
 import re
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +18,11 @@ from finetune.evaluation import corrections
 from finetune.inference import decision_rule
 from finetune.jobs import run_table
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore, named_run
 from finetune.ui import compare_view, run_view
 from finetune.ui.api import Api
 from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.run_view import blank
-from finetune.ui.tabs.evaluate import Evaluation
 from finetune.ui.tabs.runs import RunsTab
 from tests.support import toys
 from tests.support.made_runs import FILTERS, evaluated
@@ -36,24 +33,24 @@ ALL = tuple(FILTERS.values())
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory) -> RunsTab:
+def tab(tmp_path_factory):
     return drawn(RunsTab(RunStore(tmp_path_factory.mktemp("tab") / "runs")))
 
 
 @pytest.fixture
-def store(tab) -> Iterator[RunStore]:
+def store(tab):
     yield tab.store
     shutil.rmtree(tab.store.root, ignore_errors=True)
 
 
 @pytest.fixture
-def part(tab) -> Evaluation:
+def part(tab):
     """The parts of an opened run."""
     return tab.evaluation
 
 
 @pytest.fixture
-def add(store, toy_checkpoint) -> Callable[..., Run]:
+def add(store, toy_checkpoint):
     """Make a run that has ended, with an F1, its model the toy."""
 
     def finished(f1=0.8, group="", title="", study="", **values):
@@ -73,7 +70,7 @@ def add(store, toy_checkpoint) -> Callable[..., Run]:
 
 
 @pytest.fixture
-def scored(store, toy_checkpoint) -> Callable[..., Run]:
+def scored(store, toy_checkpoint):
     """Make a run with saved answers: a seed, how right it is, how sure."""
     return lambda *values: evaluated(store, toy_checkpoint, *values)
 
@@ -333,7 +330,7 @@ def test_two_runs_are_judged_by_their_validation_pairs(store, scored):
     for lost, gain in (("none", "0"), ("-1", "0"), ("0", "much")):
         said = str(check.on_start(NOBODY, poor.id, good.id, lost, gain, None)[check.message])
         assert "Give a " in said
-    api: Any = Api(store, SimpleNamespace())  # type: ignore[arg-type]
+    api: Any = Api(store, SimpleNamespace())
     ranked = api.rank_runs(store, poor.id)
     assert [run["id"] for run in ranked["runs"]] == [good.id, poor.id]
     judged = api.check_release(store, poor.id, good.id)

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Iterator
 
 import gradio as gr
 import pytest
@@ -42,7 +41,6 @@ from finetune.search.space import Budget
 from finetune.search.study import studies
 from finetune.ui import charts, form, live_updates, routes, run_view, train_plan
 from finetune.ui.engine_form import Choice
-from finetune.ui.tabs.train import TrainTab
 from finetune.ui.train_plan import SEARCH
 from tests.support.browser import new_page
 from tests.support.running import engine_values
@@ -54,19 +52,19 @@ MARKUP = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
-def module_tab(tmp_path_factory) -> TrainTab:
+def module_tab(tmp_path_factory):
     """The tab over a folder of runs; drawing it takes as long as many a test."""
     return draw_train(RunStore(tmp_path_factory.mktemp("tabs") / "runs"))
 
 
 @pytest.fixture
-def store(module_tab) -> Iterator[RunStore]:
+def store(module_tab):
     yield module_tab.store
     shutil.rmtree(module_tab.store.root, ignore_errors=True)
 
 
 @pytest.fixture
-def tab(module_tab, store) -> TrainTab:
+def tab(module_tab, store):
     return module_tab
 
 
@@ -205,7 +203,7 @@ def test_the_queue_is_drawn_as_the_news_tell_it(tab, store, adopt):
 
 def test_every_phase_and_every_ending_has_a_lesson():
     states = [RunSummary(status="running", phase=phase) for phase in ("", "of later", *Phase)]
-    states += [RunSummary(status=status) for status in (*ENDED, "waiting")]  # type: ignore[arg-type]
+    states += [RunSummary(status=status) for status in (*ENDED, "waiting")]
     for summary in states:
         drawn = live_updates.lesson(live_updates.moment(summary))
         assert drawn.count('aria-current="step"') == (summary.status == "running")

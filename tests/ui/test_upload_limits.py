@@ -5,7 +5,6 @@ import html
 import http.client
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ MB = 2**20
 
 
 @pytest.fixture
-def folder(server) -> Iterator[Path]:
+def folder(server):
     """Where uploaded files are; nothing else is."""
     folder = Path(os.environ["GRADIO_TEMP_DIR"])
     for part in folder.iterdir():  # of other tests

@@ -42,7 +42,7 @@ def signed_in(name, **info):
 
 
 @pytest.fixture
-def upload(store, ada, tmp_path) -> str:
+def upload(store, ada, tmp_path):
     """Ada's uploaded file, as a configuration names it."""
     path = tmp_path / "hers.csv"
     path.write_text(f"sentence1,sentence2,label\n{SENTENCE},b,1\nc,d,0\n")
