@@ -254,7 +254,7 @@ class RunConfig(BaseModel):
     folds: int = _data(0, 0, MOST_FOLDS, label="Cross-validation folds", words=_OFF)
     """Train this many models, each scored on its own part of the rows, then one on all; 2 to 10."""
     data_seed: int = _data(42, 0, 2**31 - 1)
-    """Fixes which rows are drawn and held out; not the seed, so that runs can be compared."""
+    """Fixes which of the same rows are drawn and held out; a changed file is drawn anew."""
     drop_duplicates: bool = _data(False, label="Leave out duplicates")
     """Keep only the first of equal rows in each split."""
     drop_leaked: bool = _data(False, label="Leave out leaked rows")

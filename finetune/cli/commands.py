@@ -1,4 +1,4 @@
-"""Commands but `train`, `search` and `probe`: one function each, described by its docstring."""
+"""Commands that need no module of their own: one function each, described by its docstring."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class RowHashes:
     # What the label column says, of shape (rows, ...) and any type: the numbers of the task's
     # encoder, or its targets.
     label: NDArray[Any]
-    line: Integers  # in the source, from 1
+    line: Integers  # in the source, from 1, which is the header's if there is one
     exact: Integers  # of the texts as they are
     first: Integers  # of the normalized sentences
     second: Integers

@@ -40,7 +40,7 @@ class SplitRows:
     labels: LabelledRows
     hashes: dict[str, RowHashes]  # of every split of the dataset; labels are targets
     rows: dict[str, tuple[str, Integers]]  # split -> the dataset's split, and indices into it
-    left_out: dict[str, dict[str, int]]  # split -> reason -> number of rows
+    left_out: dict[str, dict[str, int]]  # split -> reason -> number of rows that could be read
 
     def of(self, name: str) -> RowHashes:
         """Return the hashes of a split's rows."""
@@ -283,7 +283,7 @@ def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -
     Each class gets its share of the split. Rows that share a sentence, directly or through others,
     stay together. If the split would then be less than half of the requested size, or its classes
     off by more than a row, only equal pairs stay together; if one pair is almost everything, no
-    rows do.
+    rows do. The order of the rows does not matter, but any other row draws all anew.
 
     Args:
         keys: hashes of the rows.

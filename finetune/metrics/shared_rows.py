@@ -168,8 +168,8 @@ def rows_worth(values: NDArray[Any], shared: SharedRows | None) -> float:
 
 
 def linked_rows(first: Indices, second: Indices) -> NDArray[np.int64]:
-    """Number the groups of rows that share a sentence, directly or through others. All arrays have
-    shape (rows,)."""
+    """Number the groups of rows that share a sentence, directly or through others, by their hashes:
+    in any order of the rows a group has the same number. All arrays have shape (rows,)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

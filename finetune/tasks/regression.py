@@ -39,7 +39,6 @@ from finetune.text_hashes import Integers
 
 _BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of each at least
 _DRAWN = 20  # bins of answers, of true scores, and of errors
-_WORST = 20
 
 
 class Regression(ReadsScores):
@@ -182,7 +181,6 @@ class Regression(ReadsScores):
             error_edges=error_edges,
             error_counts=counts,
             bins=_bins(answered, true),
-            worst=np.argsort(-np.abs(errors), kind="stable")[:_WORST],
             bias=float(errors.mean()),
             slope=float(np.mean((answered - answered.mean()) * true) / spread) if spread else 0.0,
             margin=conformal_margin(errors),
@@ -213,7 +211,6 @@ class ScoreDetails:
     error_edges: Floats  # of equal bins of errors, shape (21,)
     error_counts: Counts  # examples by error, shape (20,)
     bins: list[ScoreBin]  # by quartiles of the true score
-    worst: Integers  # rows of the largest errors, the largest first
     bias: float  # the mean error
     # The true score rises by so much where the answer rises by 1; below 1 answers are too extreme.
     slope: float

@@ -24,6 +24,7 @@ from finetune import config
 from finetune.data import catalog, checkpoint_catalog
 from finetune.errors import FinetuneError
 from finetune.evaluation import baselines, examples
+from finetune.metrics.catalog import OPTIONAL
 from finetune.runs.store import RunStore
 from finetune.tasks.single_label import SingleLabel
 from finetune.ui import app, i18n
@@ -57,6 +58,7 @@ NAMES = {
     *(choice.label for choice in checkpoint_catalog.CHECKPOINTS),
     *publish.LICENCES[:-1],
     *publish.HARDWARE,
+    " ".join(metric.name for metric in OPTIONAL),
     "sentence1",
     "sentence2",
     "F1",
