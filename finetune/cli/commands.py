@@ -57,7 +57,12 @@ def check(words: list[str] | None = None) -> int:
     for split in report.splits:
         classes = zip(report.labels, split.classes, strict=True)
         counts = ", ".join(f"{name} {count:,}" for name, count in classes)
-        print(f"  {split.name}: {split.rows:,} rows" + (f" ({counts})" if counts else ""))
+        cut = f", cut from {split.origin}" if split.name != split.origin else ""
+        if cut and report.folds:
+            cut = f", each once in {report.folds} folds"
+        print(f"  {split.name}: {split.rows:,} rows{cut}" + (f" ({counts})" if counts else ""))
+        for reason, rows in split.left_out.items():
+            print(f"    {rows:,} left out: {reason}")
     task = find_task(report.task)
     titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in task.metrics}
     for name, scores in report.baselines.items():
