@@ -199,10 +199,13 @@ class LabelPanel(Panel):
             prepared = run.state().prepared
             if prepared is not None and names <= set(prepared.target.names):
                 found.append((name, run.id))
-        shown = gr.update(visible=bool(found))
         newest = found[0][1] if found else None
-        offered = gr.update(choices=found, value=newest, visible=bool(found))
-        return {self.model: offered, self.answer: shown}
+        of_texts = gettext("Label more of those it doubts")
+        does = gettext("Let this model answer all") if job.labelling.pairs else of_texts
+        return {
+            self.model: gr.update(choices=found, value=newest, visible=bool(found)),
+            self.answer: gr.update(value=does, visible=bool(found)),
+        }
 
     @handler()
     def on_turn(self, store: RunStore, job_id: str) -> Updates:
