@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from finetune.config import RunConfig
 from finetune.data import model_cache
-from finetune.data.model_cache import CachedModel
 from finetune.engines.base import HERE
 from finetune.engines.registry import make_spec
 from finetune.errors import TrainingError
@@ -17,10 +16,7 @@ from finetune.evaluation import abstention, monitoring, ranking, release, report
 from finetune.evaluation.file_shift import Monitoring
 from finetune.evaluation.gate import Judgement, Limits
 from finetune.evaluation.probe import ProbeReport
-from finetune.evaluation.ranking import Ranking
-from finetune.evaluation.report import RunEvaluation
 from finetune.hub import client, publish
-from finetune.hub.publish import Pushed
 from finetune.hyperparameter import FOLDS
 from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
@@ -28,14 +24,12 @@ from finetune.jobs import evaluate as evaluation_jobs
 from finetune.jobs import label as labelling_jobs
 from finetune.jobs import memory, scheduler, service
 from finetune.jobs import probe as probes
-from finetune.jobs.terminal import TerminalBar
+from finetune.jobs.terminal import follow
 from finetune.labels.labelling import Labelling
 from finetune.messages import message as _
-from finetune.runs.events import Event
 from finetune.runs.grids import plan_runs
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, as_run, default_root
-from finetune.runs.summary import ENDED, RunSummary
 from finetune.search import driver, results
 from finetune.search.space import Budget, default_space, read_space
 from finetune.tasks.base import SureRule
@@ -43,7 +37,7 @@ from finetune.tasks.base import SureRule
 if TYPE_CHECKING:
     from finetune.data.splits import Pairs
 
-_POLL = 0.2  # seconds between reads of a run's events
+_POLL = 0.2  # seconds between looks at what runs
 
 
 def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
@@ -84,11 +78,11 @@ def train(
     runs = service.start_runs(store, plan_runs(config), make_spec(engine, options))
     for number, run in enumerate(runs):
         try:
-            summary = _follow(store, run, progress)
+            summary = follow(store, run, progress)
         except KeyboardInterrupt:
             for other in reversed(runs[number:]):
                 service.stop_run(store, other)
-            summary = _follow(store, run, False)
+            summary = follow(store, run, False)
         if summary.status not in ("finished", "stopped"):
             raise TrainingError(summary.error or _("The run ended early."), summary.remedy)
         if summary.status == "stopped":
@@ -161,22 +155,6 @@ def search(
     return store.get(best.run_id)
 
 
-def _follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
-    """Show a run's events until it ends. Returns its summary."""
-    show: Callable[[Event], object] = TerminalBar() if progress else lambda event: None
-    offset = 0
-    while True:
-        summary = run.state()
-        news, offset = run.tail(offset)
-        for event in news:
-            show(event)
-        if summary.status in ENDED:
-            return summary
-        if summary.status == "waiting":
-            scheduler.dispatch_queue(store)
-        time.sleep(_POLL)
-
-
 def probe(
     config: RunConfig, checkpoints: Sequence[str] = (), store: RunStore | None = None
 ) -> ProbeReport:
@@ -199,7 +177,7 @@ def probe(
     return probes.probe_checkpoints(config, names, store.root)
 
 
-def evaluate(run: Run | Path | str, split: str = "validation") -> RunEvaluation:
+def evaluate(run: Run | Path | str, split: str = "validation") -> report.RunEvaluation:
     """Evaluate a run's best model: how good it is, how sure that is, and where it fails.
 
     Args:
@@ -289,7 +267,7 @@ def gate(
 
 def rank(
     runs: Sequence[Run | Path | str] = (), measure: bool = True, store: RunStore | None = None
-) -> Ranking:
+) -> ranking.Ranking:
     """Rank finished runs by their scores on the same validation pairs.
 
     Args:
@@ -305,14 +283,13 @@ def rank(
             among those that may be with a probability of 95%.
     """
     found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
-    ranked = ranking.rank_runs(found)
-    unknown = {run.id for run in ranked.runs if run.milliseconds is None}
-    if measure and unknown:
+    if measure:
+        ranked = ranking.rank_runs(found).runs
+        unknown = {run.id for run in ranked if run.milliseconds is None}
         for run in found:
             if run.id in unknown:
                 ranking.measure_speed(run)
-        ranked = ranking.rank_runs(found)
-    return ranked
+    return ranking.rank_runs(found)
 
 
 def predict(
@@ -375,8 +352,8 @@ def label(
     )  # fmt: skip
     while (state := job.state()).running:
         time.sleep(_POLL)
-    if state.status != "finished":
-        raise TrainingError(state.error or _("The run ended early."), state.remedy)
+    if state.error:
+        raise TrainingError(state.error, state.remedy)
     return job.labelling
 
 
@@ -407,12 +384,10 @@ def groups(
     """
     if isinstance(labelling, str):
         job = labelling_jobs.named_labelling(store or RunStore(default_root()), labelling)
-    else:
-        job = labelling_jobs.LabelJob(labelling.folder)
-    run, path = as_run(run), Path(out)
-    labelling_jobs.check_model(job, run)
+        labelling = job.labelling
+    path = Path(out)
     results = [path, path.with_name(f"{path.stem}-2{path.suffix}")]
-    return labelling_jobs.answer_all(job.folder, run, results)
+    return labelling_jobs.answer_all(labelling.folder, as_run(run), results)
 
 
 def still_holds(
@@ -447,7 +422,7 @@ def push_to_hub(
     private: bool = False,
     token: str | None = None,
     update: bool = False,
-) -> Pushed:
+) -> publish.Pushed:
     """Push a run's best model with its model card to the Hugging Face Hub, as one commit.
 
     Args:
@@ -464,12 +439,12 @@ def push_to_hub(
     return publish.push_run(as_run(run), request, token or client.stored_token())
 
 
-def list_models() -> list[CachedModel]:
+def list_models() -> list[model_cache.CachedModel]:
     """List the downloaded checkpoints, the largest first: `name`, `bytes` on this disk, `used`."""
     return model_cache.list_models()
 
 
-def remove_model(name: str, store: RunStore | None = None) -> CachedModel:
+def remove_model(name: str, store: RunStore | None = None) -> model_cache.CachedModel:
     """Remove a downloaded checkpoint from this disk. The next run that needs it downloads it again.
 
     Args:

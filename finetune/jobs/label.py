@@ -301,16 +301,16 @@ class AnswersJob(BackgroundJob):
 
 def start_answers(store: RunStore, job: LabelJob, run: Run) -> AnswersJob:
     """Let a run's model answer all that a labelling can ask. DataError as in `check_model`."""
-    check_model(job, run)
+    check_model(job.labelling, run)
     answers = AnswersJob(job.folder / "answers")
     answers.begin(store, {"run": run.id})
     return answers
 
 
-def check_model(job: LabelJob, run: Run) -> None:
+def check_model(labelling: Labelling, run: Run) -> None:
     """Raise a DataError if a run's model does not answer with a labelling's labels."""
     target = _target_of(run)
-    lacking = [name for name in job.labelling.names if name not in target.names]
+    lacking = [name for name in labelling.names if name not in target.names]
     if lacking or not run.has_model():
         raise DataError(
             "The model of {run} does not know {names}.",
@@ -344,10 +344,15 @@ def answer_all(
         for pairs `groups`, `grouped` (rows in a group of two or more), `precision` and `recall`
             as [value, low, high] or None, `measured` (random pairs behind them), `doubtful` (the
             pairs nearest to 50%) and `largest` (texts of the groups).
+
+    Raises:
+        DataError: as in `check_model`.
     """
     from finetune.inference.scorer import Scorer
 
-    labelling, scorer = Labelling(folder), Scorer.of_run(run)
+    labelling = Labelling(folder)
+    check_model(labelling, run)
+    scorer = Scorer.of_run(run)
     target, texts = scorer.target, np.array(pq.read_table(folder / "texts.parquet")["text"], object)
     items = labelling.deck.items
     every = np.load(folder / "candidates.npy") if labelling.pairs else items

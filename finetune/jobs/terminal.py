@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 from tqdm import tqdm
 
 from finetune.data import check_report
+from finetune.jobs import scheduler
 from finetune.metrics.catalog import metric_name
 from finetune.runs import events
 from finetune.runs.events import Phase
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.runs.summary import ENDED, RunSummary
+
+_POLL = 0.2  # seconds between reads of a run's events
 
 
 class EventLog:
@@ -46,6 +54,22 @@ class TerminalBar(EventLog):
 
     def _print(self, text: str) -> None:
         tqdm.write(text, file=sys.stderr)
+
+
+def follow(store: RunStore, run: Run, progress: bool) -> RunSummary:
+    """Show a run's events until it ends. Returns its summary."""
+    show: Callable[[events.Event], object] = TerminalBar() if progress else lambda event: None
+    offset = 0
+    while True:
+        summary = run.state()
+        news, offset = run.tail(offset)
+        for event in news:
+            show(event)
+        if summary.status in ENDED:
+            return summary
+        if summary.status == "waiting":
+            scheduler.dispatch_queue(store)
+        time.sleep(_POLL)
 
 
 def describe_event(event: events.Event, classes: int = 0) -> str:
