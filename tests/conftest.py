@@ -154,7 +154,7 @@ def chromium():
 def processes():
     """Processes that a test started, ended after it. A process that now has the pid of an ended one
     is spared."""
-    started: list[psutil.Process] = []
+    started = []
     yield started
     for process in started:
         with contextlib.suppress(psutil.NoSuchProcess):

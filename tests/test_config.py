@@ -65,7 +65,7 @@ def test_a_configuration_of_an_older_version_loads():
     st.none() | st.integers() | st.floats() | st.text(max_size=20),
 )
 def test_any_value_is_read_or_refused(name, value):
-    problems: dict[str, str] = {}
+    problems = {}
     try:
         RunConfig(**{name: value})
     except ConfigError as error:

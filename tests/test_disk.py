@@ -4,8 +4,6 @@ import errno
 import os
 import resource
 import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +40,7 @@ def _arrow(path):
         stream.write_table(table)
 
 
-WRITERS: dict[str, Callable[[Path], object]] = {
+WRITERS = {
     "torch": lambda path: torch.save({"a": torch.zeros(MANY)}, path),
     "safetensors": lambda path: save_file({"a": torch.zeros(MANY)}, path),
     "numpy": lambda path: np.savez(path, a=np.random.rand(MANY)),
@@ -106,7 +104,7 @@ def test_the_same_contents_under_another_name_are_another_upload(tmp_path):
 
 def test_the_last_upload_is_the_newest_though_the_clock_was_set_back(tmp_path):
     uploads, path = Uploads(tmp_path / "uploads"), tmp_path / "mine.csv"
-    names: list[str] = []
+    names = []
     for text in (GOOD, GOOD + "a,b,1\n", GOOD):
         path.write_text(text)
         names.insert(0, uploads.add({"train": path}))

@@ -8,9 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +95,7 @@ def has_a_large_tokenizer(toy, secret):
 
 LARGER = "asks for a model that is far larger than its weights, which have 2"
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
-HOSTILE: dict[str, tuple[Callable[[Path, Path], None], str]] = {
+HOSTILE = {
     "vocabulary": (names_the_secret, "points outside the checkpoint: vocab is"),
     "linked": (links_to_the_secret,
                "vocab.txt in the checkpoint .* is a link to a place outside its folder"),
@@ -144,7 +142,7 @@ def test_a_hostile_repository_is_refused_before_its_weights_are_fetched(hub, toy
 
 def test_code_that_transformers_has_itself_is_not_asked_for(toy, secret, monkeypatch):
     """Nobody is asked: in a terminal transformers would ask, and run the code after a "y"."""
-    asked: list[str] = []
+    asked = []
 
     def agree(question=""):
         asked.append(question)
@@ -185,7 +183,7 @@ def test_the_tokens_and_settings_of_a_tokenizer_stay(toy):
     (toy / "tokenizer.json").unlink()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "the", "cat", "<x>"]
     (toy / "vocab.txt").write_text("\n".join(words))
-    settings: dict[str, Any] = {
+    settings = {
         "tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 17,
         "truncation_side": "left", "additional_special_tokens": ["<x>"],
     }  # fmt: skip
@@ -269,7 +267,7 @@ def test_a_download_that_was_killed_goes_on_where_it_ended(large, tmp_path):
 
 
 def test_a_download_tells_its_progress_and_can_be_ended(large):
-    told: list[tuple[int, int]] = []
+    told = []
 
     def end(done, total):
         told.append((done, total))

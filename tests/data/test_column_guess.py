@@ -8,9 +8,7 @@ the doubts. Without cells, names alone tell.
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +21,14 @@ from finetune.data.splits import Pairs
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import Target
 
-TABLES: list[dict[str, Any]] = [
+TABLES = [
     json.loads(line)
     for line in Path(__file__).with_name("columns.jsonl").read_text("utf-8").splitlines()
 ]
 NOUNS = ["river", "lamp", "choir", "garden", "ferry", "violin", "bakery"]
 ADJECTIVES = ["old", "green", "silent", "broken", "narrow"]
 # Of a kind of cells the one in a row.
-KINDS: dict[str, Callable[[int], Any]] = {
+KINDS = {
     "long": lambda n: f"The {ADJECTIVES[n % 5]} {NOUNS[n % 7]} of house {n} was seen again in town",
     "other": lambda n: f"In town somebody saw the {NOUNS[n % 7]} that belongs to house {n}",
     "hub": lambda n: f"One of five sentences that stand in many rows, number {n % 5}",
@@ -141,7 +139,7 @@ def pairs(rows, labels=("no", "yes"), **names):
     first, second, label = zip(*rows, strict=True)
     columns = {"sentence1": list(first), "sentence2": list(second), "label": list(label)}
     train = Dataset.from_dict(columns)
-    facts: dict[str, Any] = {"columns": {"sentence1": "a", "sentence2": "b"} | names}
+    facts = {"columns": {"sentence1": "a", "sentence2": "b"} | names}
     return Pairs(DatasetDict(train=train), Target(tuple(labels)), facts=facts)
 
 

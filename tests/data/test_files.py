@@ -36,7 +36,7 @@ from tests.support import toys
 from tests.support.uploads import upload_file
 
 FILES = Path(__file__).parent / "files"
-EXPECTED: dict[str, dict[str, Any]] = json.loads((FILES / "expected.json").read_text("utf-8"))
+EXPECTED = json.loads((FILES / "expected.json").read_text("utf-8"))
 READ = [name for name, expected in EXPECTED.items() if "refused" not in expected]
 # Findings about how many rows there are and what they say, not about how they are read.
 OTHERS = {"few", "few-validation", "shared", "duplicates", "balance", "single", "positive"}
@@ -51,13 +51,13 @@ def given(name):
 def report(root, name, *options):
     """The report of `check --json` on a file."""
     words = ["--train_file", str(FILES / name), "--runs", str(root), *given(name), *options]
-    lines: list[str] = []
+    lines = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.print", lambda *texts, **_: lines.append(" ".join(texts)))
         for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
             patch.setenv(variable, "1")
         check(["--json", *words])
-    found: dict[str, Any] = json.loads("\n".join(lines))
+    found = json.loads("\n".join(lines))
     return found
 
 
@@ -117,7 +117,7 @@ def test_a_file_that_cannot_be_trained_on_is_refused(name, root):
 
 def test_every_answer_to_a_finding_works_when_it_is_pasted(root):
     """Each answer to a question, and one of each kind of others."""
-    pasted: set[tuple[str, str]] = set()
+    pasted = set()
     for name in READ:
         before = report(root, name)
         for finding in before["findings"]:

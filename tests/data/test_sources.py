@@ -25,9 +25,7 @@ def rows(count, seed=0, names=("sentence1", "sentence2", "label"), classes=("no"
     first, second, _ = map(list, zip(*toys.rows(count, seed), strict=True))
     labels = [n % len(classes) for n in range(count)]
     columns = dict(zip(names, (first, second, labels), strict=True))
-    features: dict[str, object] = {
-        name: {"_type": "Value", "dtype": "string"} for name in columns if name != names[2]
-    }
+    features = {name: {"_type": "Value", "dtype": "string"} for name in columns if name != names[2]}
     features[names[2]] = {"_type": "ClassLabel", "names": classes}
     metadata = json.dumps({"info": {"features": features}}).encode()
     buffer = io.BytesIO()
@@ -198,7 +196,7 @@ def test_only_what_is_offered_or_on_the_hub_is_read(tmp_path, store, monkeypatch
 def test_a_dataset_names_no_data_but_its_own(hub, tmp_path, monkeypatch, file):
     """`datasets` would fetch any address, and open any local file, that the card names."""
     (tmp_path / "secret.csv").write_bytes(csv_file(40))
-    calls: list[object] = []
+    calls = []
     monkeypatch.setattr(sources, "load_dataset", lambda *args, **kwargs: calls.append(args))
     host = hub.url.removeprefix("http://")
     outside = [f"http://{host}/secret.csv", f"https://{host}/secret.csv", "memory:x.csv",
@@ -206,7 +204,7 @@ def test_a_dataset_names_no_data_but_its_own(hub, tmp_path, monkeypatch, file):
                f"zip://x.csv::http://{host}/a.zip", "data/../../x.csv", "~/secret.csv",
                "s3://bucket/x.csv", "a\\..\\x.csv",
                "hf://datasets/eve/private/train.csv"]  # fmt: skip
-    configs: list[dict[str, object]] = [{"data_files": path} for path in outside]
+    configs = [{"data_files": path} for path in outside]
     configs += [
         {"data_files": ["train.csv", outside[0]]},
         {"data_files": [{"split": "train", "path": ["train.csv", outside[0]]}]},

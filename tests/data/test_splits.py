@@ -5,7 +5,6 @@ import csv
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from finetune.data.splits import cut_folds, cut_validation
 from finetune.errors import DataError
 from finetune.findings import Remedy
 from finetune.uploads import Uploads
-from tests.support.uploads import Row, pairs, some, texts, upload
+from tests.support.uploads import pairs, some, texts, upload
 
 
 def test_the_bundled_pairs_have_one_shape_and_come_from_the_cache(tmp_path, monkeypatch):
@@ -82,7 +81,7 @@ def test_what_is_incomplete_doubled_or_leaked_is_left_out(tmp_path):
 
 def test_the_maximum_draws_at_random_and_the_same_each_time(tmp_path):
     def drawn(seed):
-        values: dict[str, Any] = {"max_train_samples": 30, "max_eval_samples": 5, "data_seed": seed}
+        values = {"max_train_samples": 30, "max_eval_samples": 5, "data_seed": seed}
         loaded = pairs(tmp_path, train=some(200), validation=some(50), **values)
         assert len(loaded.splits["validation"]) == 5
         return texts(loaded.splits["train"])
@@ -125,7 +124,7 @@ def hashes(rows):
 
 def test_rows_of_one_sentence_in_many_pairs_are_cut_by_class_and_it_is_said(tmp_path):
     """Six sentences are in many pairs of the common class each; every tenth pair is alone."""
-    rows: list[Row] = [(f"hub {n % 6}", f"spoke {n}", "no") for n in range(540)]
+    rows = [(f"hub {n % 6}", f"spoke {n}", "no") for n in range(540)]
     rows += [(f"alone {n}", f"alone too {n}", "yes") for n in range(60)]
     loaded = pairs(tmp_path, train=rows)
     assert loaded.counts["validation"] == [54, 6]
@@ -184,8 +183,8 @@ def test_every_row_is_held_out_once_and_no_sentence_is_in_two_folds(tmp_path, la
     sealed = [(f"sealed {n}", f"sealed too {n}", label) for n, label in enumerate(labels[:9])]
     given = {"train": rows[:90], "validation": rows[90:], "test": sealed}
     last = pairs(tmp_path, **given, folds=4)
-    held_out: list[tuple[str, str]] = []
-    sides: list[set[str]] = []
+    held_out = []
+    sides = []
     for fold in range(1, 5):
         loaded = pairs(tmp_path, **given, folds=4, fold=fold)
         assert loaded.target == last.target
@@ -231,7 +230,7 @@ def test_classes_are_spread_over_the_folds_as_evenly_as_groups_allow():
     ],
 )
 def test_folds_that_cannot_be_cut_are_refused_before_training(tmp_path, rows, problem):
-    values: dict[str, Any] = {"folds": 5, "rare_classes": "keep", "checkpoint": str(tmp_path)}
+    values = {"folds": 5, "rare_classes": "keep", "checkpoint": str(tmp_path)}
     with pytest.raises(DataError, match=problem):
         pairs(tmp_path, train=rows, **values)
     config = RunConfig(dataset=upload(tmp_path, "sentence1,sentence2,label", rows, (), ()))

@@ -5,7 +5,6 @@ import csv
 import gzip
 import random
 import re
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -30,7 +29,7 @@ def test_a_visitor_brings_no_more_by_packing_it(tmp_path, monkeypatch):
 
 
 def read(path, **options):
-    bad: list[tuple[int, str]] = []
+    bad = []
     table = table_formats.open_table(path, options=ReadOptions(**options))
     rows = table.rows(lambda line, reason: bad.append((line, reason)))
     return [(line, list(row.values())) for line, row in rows], bad
@@ -104,7 +103,7 @@ MARKS = ",;\t|"
 ALL, MINIMAL, TEXTS = csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC
 # By what writes a file: the quote to choose in doubt, the cells that it can hold, its delimiters,
 # and ways to write it.
-WRITERS: dict[str, tuple[str, Any, str, list[dict[str, Any]]]] = {
+WRITERS = {
     "csv": ('"', CELL, MARKS, [
         *({"quoting": quoting} for quoting in (MINIMAL, ALL, TEXTS)),  # ending lines with \r\n
         {"quoting": MINIMAL, "lineterminator": "\n"},
@@ -127,7 +126,7 @@ def plain_rows(count):
 
 def read_cells(path, **options):
     """The cells of all rows, the lines that cannot be read, and the kinds of remarks."""
-    bad: list[int] = []
+    bad = []
     table = table_formats.open_table(path, options=ReadOptions(**options))
     table.keep_empty_rows = True
     rows = [list(row.values()) for _, row in table.rows(lambda line, reason: bad.append(line))]

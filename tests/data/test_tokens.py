@@ -5,7 +5,6 @@ import json
 import re
 import resource
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from finetune.data import catalog, checkpoints, dataset_cache, token_lengths
 from finetune.data.token_lengths import measure_fit
 from finetune.inference.scorer import Scorer
 
-LANGUAGES: list[dict[str, Any]] = [
+LANGUAGES = [
     json.loads(line)
     for line in Path(__file__).with_name("languages.jsonl").read_text("utf-8").splitlines()
 ]

@@ -30,7 +30,7 @@ time.sleep(600)
 @pytest.fixture(params=["local", "hub-job", RAY])
 def spec(request):
     if request.param == "hub-job":
-        job: EngineSpec = request.getfixturevalue("job")
+        job = request.getfixturevalue("job")
         return job
     if request.param == "ray":
         return make_spec("ray", {"address": request.getfixturevalue("cluster").address})

@@ -334,7 +334,7 @@ def test_a_stop_that_ended_in_a_kill_is_over_in_a_terminal(store, config, monkey
     run = store.create(config)
     run.append(events.Started(device="cpu"))
     run.request_stop()
-    stopped: list[bool] = []
+    stopped = []
 
     def carry_out(run, show):
         stopped.append(run.stop_requested())

@@ -94,7 +94,7 @@ def test_two_nodes_train_as_two_processes_though_nodes_are_killed(store, start, 
     until(lambda: not run.is_alive())
     service.resume_run(store, run)
     until(lambda: read_spec(run).attempt == 2)
-    killed: list[psutil.Process] = []
+    killed = []
     for attempt, rank in ((3, "0"), (4, "1")):
         begun = resumes(run)[-1]
         until(trains(run, begun + 45))

@@ -3,7 +3,6 @@ file of others, from counts and with few false alarms."""
 
 import json
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
@@ -156,7 +155,7 @@ def test_other_words_are_seen_from_counts_that_can_be(toy_run, tmp_path, capsys,
         binned = {name: [rows, *[0] * (len(values[name]) - 1)] for name in BINNED}
         return {"rows": rows, "answers": {"equivalent": rows}, **binned}
 
-    wrong: list[dict[str, Any]] = [
+    wrong = [
         {"rows": "many"}, {"model": None}, {"lengths": []}, {"unknown": [200, -50]},
         {"words": [2.0, 0.5]}, {"answers": {"equivalent": 149}}, {"answers": {"other": 150}},
         many(2001), many(10), {"model": "another 8"},

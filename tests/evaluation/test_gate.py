@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -209,7 +208,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def test_github_takes_the_workflow_and_its_commands_leave_a_comment(hub, toy_checkpoint, tmp_path):
     text = (ROOT / "finetune" / "evaluation" / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    read: dict[Any, Any] = yaml.safe_load(block)
+    read = yaml.safe_load(block)
     assert read[True] == "pull_request"  # YAML 1.1 reads "on" as true
     assert read["permissions"] == {"contents": "read", "pull-requests": "write"}
     parts = read["jobs"]["gate"]["steps"]

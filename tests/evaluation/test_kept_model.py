@@ -4,7 +4,6 @@ faster in int8."""
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +79,6 @@ def test_each_class_has_a_threshold_of_its_own(store):
     assert (found.above, [name for name, _ in found.classes]) == (1, ["a", "b"])
     rule, answers = DecisionRule(sure=found), logits.argmax(axis=1)
     given = decision_rule.sure_answers(logits, Target(names), rule, PLAIN)
-    assert given is not None
     assert set(answers[given]) == {0, 1}
     for index in (0, 1):
         assert (np.array(truth) != answers)[given & (answers == index)].mean() < 0.05
@@ -187,7 +185,7 @@ def toy_run(store, source):
 
 
 def test_as_good_is_within_the_bound_and_nothing_but_chance():
-    changes: list[tuple[dict[str, Any], bool]] = [
+    changes = [
         ({"scores": {"accuracy": (0.87, 0.864)}}, False),
         ({"scores": {"accuracy": (0.87, 0.865)}}, True),  # the bound itself
         ({"scores": {"f1": (0.9, 0.906)}}, False),  # better by chance, not as good

@@ -98,8 +98,6 @@ def test_the_best_of_a_search_was_picked_among_all_evaluations_of_all_trials(sto
     run = store.get(best.run_id)
     expectation = results.expected_score(store, study, rows, best)
     assert expectation.candidates == 30
-    assert expectation.value is not None
-    assert best.score is not None
     alone = report.evaluate_run(run, run.state()).analysis
     if metric == "loss":
         assert expectation.value > best.score
@@ -138,7 +136,6 @@ def test_the_answers_of_the_folds_are_the_evaluation_of_the_run_on_all_rows(stor
     assert analysis.order.flips == analysis.order.pairs >= 20
     assert max(analysis.order.worst) > 45
     assert run.state().baselines["words"] == pytest.approx({"f1": 0.525, "examples": ROWS})
-    assert analysis.details.fitted is not None
     assert analysis.slices
 
 
@@ -164,7 +161,7 @@ def test_answers_are_refused_if_rows_have_changed_or_folds_are_missing(store):
 
 def test_the_run_on_all_rows_waits_for_its_folds_and_for_no_others(store, monkeypatch):
     stand_in.use(monkeypatch)
-    started: list[str] = []
+    started = []
     monkeypatch.setattr(scheduler, "_start", lambda _, run, __: started.append(run.title()))
     first, *_, run = folded(store, CONFIG)
     queue = Queue(store.root)

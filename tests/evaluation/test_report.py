@@ -3,7 +3,6 @@ advice after a run."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 import numpy as np
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 def texts(labels, paired=True):
     size = len(labels)
-    columns: dict[str, Any] = {"sentence1": [f"The cat {n} sat down." for n in range(size)]}
+    columns = {"sentence1": [f"The cat {n} sat down." for n in range(size)]}
     if paired:
         columns["sentence2"] = [f"A cat did not sit {n % 3} times." for n in range(size)]
     return pa.table({**columns, "label": labels})
@@ -50,7 +49,7 @@ def test_examples_are_found_by_what_is_asked(store):
     saved_predictions.save_examples(run, "validation", texts(labels))
     study = report.evaluate_run(run, summary)
     # The surest first.
-    asked: list[tuple[list[int], tuple[str, ...], dict[str, str]]] = [
+    asked = [
         ([1, 2, 4], (), {}), ([1, 4], ("wrong",), {"label": "yes"}), ([3, 0], ("right",), {}),
         ([3], ("all",), {"search": "CAT 3"}), ([1, 3, 2, 0, 4], ("all",), {}),
     ]  # fmt: skip
@@ -157,13 +156,13 @@ FINISHED = events.Finished(step=40, seconds=1)
 def summary_of(scores, metric="f1", end=FINISHED, every=10):
     """A run of four epochs of ten steps, evaluated at its end and regularly before."""
     steps = range(40 - every * (len(scores) - 1), 41, every)
-    stream: list[events.Event] = [
+    stream = [
         events.Prepared(
             train_examples=80, validation_examples=100, steps_per_epoch=10, total_steps=40,
             labels=["no", "yes"], parameters=1, precision="no",
         )
     ]  # fmt: skip
-    best: float | None = None
+    best = None
     for step, score in zip(steps, scores, strict=True):
         better = best is None or (score < best if metric == "loss" else score > best)
         best = score if better else best

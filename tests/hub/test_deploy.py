@@ -4,7 +4,6 @@ import errno
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -42,7 +41,7 @@ def send(project):
     """Deploy with a yes to the price; returns the address."""
 
     def deploy_project(name, hardware="", **options):
-        agreed: dict[str, Any] = {"hardware": hardware, "root": project} | options
+        agreed = {"hardware": hardware, "root": project} | options
         return deploy.deploy_space(name, TOKEN, lambda price: True, **agreed)
 
     return deploy_project
@@ -121,7 +120,7 @@ def test_nothing_is_billed_without_a_yes_to_its_price(hub, project, send):
     with pytest.raises(PublishError, match="t4-small is billed, and nobody has agreed"):
         deploy.deploy_space(NAME, TOKEN, nobody, GPU, bucket="ada/runs", root=project)
     game = hub.add_repo("ada/game", "space", {"app.py": b"a game", "README.md": b""})
-    requests: list[tuple[dict[str, str], str]] = [
+    requests = [
         ({"name": "my Space"}, "'my Space' is not a repository name"),
         ({"bucket": "eve/runs"}, r"ada may not write to 'eve'"),
         ({"hardware": "t9-huge"}, r"no hardware 't9-huge'.* cpu-basic, t4-small"),

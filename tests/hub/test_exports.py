@@ -10,9 +10,7 @@ import re
 import runpy
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -53,7 +51,7 @@ def single_sentences(count, seed):
     return [(first, KINDS[at % 3]) for at, (first, _, _) in enumerate(rows)]
 
 
-ROWS: dict[str, tuple[list[str], Callable[[int, int], list[Any]]]] = {
+ROWS = {
     "pairs": (["sentence1", "sentence2", "label"], toys.rows),
     "scores": (["first", "second", "score"], toys.graded_rows),
     "labels": (["text", "labels"], toys.labelled_rows),
@@ -121,7 +119,7 @@ def assert_repeated(run, printed):
 
 
 # Configurations of runs whose scripts repeat them; some are stopped at a step.
-RUNS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("scripts.json").read_text("utf-8"))
+RUNS = json.loads(Path(__file__).with_name("scripts.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("case", RUNS, ids=[case["of"] for case in RUNS])
@@ -238,7 +236,7 @@ def prepared(**values):
         "left_out": {"train": {"duplicates": 3}},
         "splits": {"train": "train", "validation": "validation", "test": "test"},
     }  # fmt: skip
-    defaults: dict[str, Any] = {
+    defaults = {
         "train_examples": 64, "validation_examples": 40, "steps_per_epoch": 8, "total_steps": 8,
         "labels": LABELS, "parameters": 1000, "precision": "no", "fingerprint": "f" * 64,
         "majority": {"accuracy": 0.6, "f1": 0.75}, "data": data,

@@ -13,7 +13,6 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 import numpy as np
@@ -23,7 +22,7 @@ import safetensors.numpy
 from finetune.config import RunConfig
 from finetune.errors import Cancelled, ModelError, PublishError
 from finetune.hub import client, model_card, publish
-from finetune.hub.publish import PushProgress, PushRequest, Verification
+from finetune.hub.publish import PushRequest, Verification
 from finetune.inference import decision_rule
 from finetune.inference.predictor import Predictor
 from finetune.runs import events
@@ -82,7 +81,7 @@ def test_a_push_is_one_commit_and_its_cards_example_runs_as_printed(run, hub):
     assert names <= set(repo.files)
     assert RunConfig.from_json(repo.files["training_config.json"].decode()) == run.config()
     code = repo.files["README.md"].decode().split("```python\n")[1].split("```")[0]
-    scope: dict[str, Any] = {}
+    scope = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code.replace(model_card.EXAMPLES[0][0], "the cat " * 100), scope)
     assert scope["inputs"]["input_ids"].shape[1] == 32  # no more than in training
@@ -208,7 +207,7 @@ def test_a_connection_that_stays_cut_or_a_cancel_loses_nothing_that_was_sent(run
     assert hub.repos["model", "ada/pairs"].commits == []
     before |= set(hub.uploads)
     hub.requests.clear()
-    progress: list[PushProgress] = []
+    progress = []
     push(run, report=progress.append)
     assert not sent_objects(hub) & before
     assert progress[-1].sent == progress[-1].total
@@ -252,7 +251,7 @@ def test_the_token_is_nowhere_afterwards(run, hub, caplog, capfd, monkeypatch, t
     caplog.set_level("DEBUG")
     marked = "hf-marked-0123456789"
     hub.add_user(marked, "ada", pro=True)
-    texts: list[str] = []
+    texts = []
 
     def report(progress):
         texts.extend([repr(progress), *map(repr, threading.enumerate())])
@@ -328,7 +327,7 @@ def test_a_demo_answers_as_the_kept_rule_does(toy_checkpoint, tmp_path, monkeypa
     top, rest = sorted(plain, key=plain.get, reverse=True)
     turned = plain["equivalent"] + (0.1 if top == "equivalent" else -0.1)  # the other is the answer
     choice = {"threshold": turned, "positive": "equivalent"}
-    rules: list[tuple[dict[str, Any], str, bool]] = [({}, top, True), (choice, rest, False)]
+    rules = [({}, top, True), (choice, rest, False)]
     for rule, answer, by_class in rules:
         decision_rule.write_rule(best, **rule)
         for above in (plain[answer] - 0.01, plain[answer] + 0.01):

@@ -9,7 +9,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ import app
 from finetune.errors import DataError, ModelError
 from finetune.inference import decision_rule, quick_layers
 from finetune.inference.predictor import MAX_CHARACTERS, MicroBatcher, ModelCache, Predictor
-from finetune.inference.scorer import Row, Scorer
+from finetune.inference.scorer import Scorer
 from finetune.tasks.base import DecisionRule, PredictOptions, SureRule
 from finetune.training import cuda_graphs, layers
 from tests.support import toys
@@ -193,7 +192,7 @@ LONG = "the cat sees a dog . " * 6
 PAIRS = [(one, two) for one, two, _ in toys.rows(40)] + [(LONG, "a dog"), ("cat", LONG), ("a", "b")]
 FIRST, SECOND = ([pair[at] for pair in PAIRS] for at in (0, 1))
 # Of a model of the Hub pairs and single sentences may be asked at once, by two people.
-MIXED: list[Row] = [(one, None if at % 3 == 0 else two) for at, (one, two) in enumerate(PAIRS)]
+MIXED = [(one, None if at % 3 == 0 else two) for at, (one, two) in enumerate(PAIRS)]
 
 
 def plain(folder, rows):
@@ -240,7 +239,6 @@ def test_a_family_scores_as_its_plain_model_in_the_order_given(family, tmp_path,
     logits = plain(folder, list(PAIRS))
     assert logits.std(axis=0).max() > 0.01
     optimized = family in {"Bert", "Roberta", "XLMRoberta", "Electra", "DistilBert"}
-    tolerances: dict[Literal["fp32", "bf16"], float]
     tolerances = {"fp32": 1e-4, "bf16": 0.05 * np.abs(logits).max()}
     for precision, tolerance in tolerances.items():
         scorer = Scorer(folder, 32, precision, threads=2)

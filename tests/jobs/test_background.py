@@ -8,7 +8,6 @@ import sys
 import zipfile
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 
 import psutil
 import pytest
@@ -86,7 +85,7 @@ def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(store, 
 @pytest.fixture
 def at_work(monkeypatch):
     """Folders of jobs whose workers do nothing; each ends once its handle is closed."""
-    handles: dict[Path, int] = {}
+    handles = {}
 
     def spawn(job, **_options):
         handle = hold_lock(job.lock_file)

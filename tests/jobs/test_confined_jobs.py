@@ -4,9 +4,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -26,8 +25,6 @@ from finetune.owners import Identities, Visitor
 from finetune.runs import events
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from tests.support import probe_worker, toys
 from tests.support.confined import needs_landlock
 from tests.support.hub import TOKEN
@@ -36,7 +33,7 @@ from tests.support.waiting import until
 PAIRS = "sentence1,sentence2,label\nthe cat sees a dog .,a cat sees the dog .,1\nc,d,0\ne,f,1\n"
 GOLDEN = "sentence1,sentence2,label\nthe owl likes a bee .,a owl likes the bee .,1\ng,h,0\n"
 J = TypeVar("J", bound=JobFolder)
-SMALL: dict[str, Any] = {
+SMALL = {
     "max_steps": 2, "max_length": 32, "max_train_samples": 32, "max_eval_samples": 16,
 }  # fmt: skip
 
@@ -100,7 +97,7 @@ def probing(ada, hers, toy_checkpoint, tmp_path, monkeypatch):
 def seen(job):
     """What a job's worker has written down once it has ended."""
     until(lambda: not job.is_alive() and (job.folder / probe_worker.SEEN).exists(), 60)
-    content: dict[str, Any] = json.loads((job.folder / probe_worker.SEEN).read_text())
+    content = json.loads((job.folder / probe_worker.SEEN).read_text())
     return content
 
 
@@ -179,7 +176,7 @@ def try_checkpoints(store, run):
     return probe.start_probe(store, config, [config.checkpoint, BUNDLED_CHECKPOINT])
 
 
-STARTS: list[tuple[str, Callable[[RunStore, Run], JobFolder]]] = [
+STARTS = [
     ("train", train), ("train", train_warm), ("train", follow_hub_job), ("check", examine),
     ("evaluate", measure), ("export", make_onnx), ("push", send), ("predict", judge),
     ("compare", check_release),

@@ -139,7 +139,7 @@ def test_a_push_is_one_commit_or_tells_what_came(store, kills, toy_checkpoint, h
     """Killed within a file, within its commit, and at random."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     run = toys.finished_run(store, toy_checkpoint)
-    files: set[str] = set()
+    files = set()
     for number, path in enumerate(("^/lfs/", "/commit/main$", "", "")):
         name = f"ada/pairs-{number}"
         hub.uploads.clear()

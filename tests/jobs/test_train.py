@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import zipfile
-from typing import Any
 
 import numpy as np
 import psutil
@@ -268,12 +267,12 @@ def test_what_was_not_sent_is_logged_without_address(
 
 
 def test_the_scheduler_announces_each_run_that_was_at_work_and_ended_once(store, run, monkeypatch):
-    sent: list[tuple[str, str]] = []
+    sent = []
     monkeypatch.setenv(schedulers.WEBHOOK, "https://example.org/x")
     monkeypatch.setattr(
         schedulers, "announce", lambda run, state: sent.append((run.id, state.status))
     )
-    alive: dict[str, Any] = {run.id: True}
+    alive = {run.id: True}
     monkeypatch.setattr(Run, "is_alive", lambda self: alive.get(self.id, False))
     scheduler = Scheduler(store)
     scheduler._tick()

@@ -199,7 +199,7 @@ def test_groups_keep_what_a_person_said():
     pairs = np.array([[0, 1], [1, 2], [2, 3], [4, 5]], np.int32)
     sure = np.array([0.9, 0.95, 0.8, 0.3])
     assert groups.group(6, pairs, sure, {}).tolist() == [0, 0, 0, 0, 1, 2]
-    known: dict[tuple[int, ...], bool] = {(0, 3): False, (4, 5): True}
+    known = {(0, 3): False, (4, 5): True}
     assert groups.group(6, pairs, sure, known).tolist() == [0, 0, 0, 1, 2, 2]
     assert groups.measure(np.array([0, 0, 1]), {(0, 1): True, (0, 2): True}) == {
         "precision": [1.0, pytest.approx(0.2065, abs=1e-4), 1.0],
@@ -249,7 +249,7 @@ def test_a_visitor_keeps_so_many_labellings(labelling, file, monkeypatch):
 def test_from_a_file_to_groups(file, tmp_path, toy_checkpoint, monkeypatch, capsys):
     """Pairs of a file: asked in a terminal, trained on, grouped; then questions by that model."""
     store, known = RunStore(tmp_path / "runs"), dict(records())
-    asked: list[str] = []
+    asked = []
 
     def typed(prompt):
         labelling = label.labellings(store)[0].labelling

@@ -3,7 +3,6 @@ rows that share sentences, and of a file with few labels or none."""
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from finetune.evaluation import abstention
 from finetune.inference import other_answers
 from finetune.metrics import calibration, intervals, label_free
 from finetune.metrics.catalog import OF_SCORES
-from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval, wilson_interval
 from finetune.metrics.shared_rows import SharedRows, note
 
@@ -69,7 +67,7 @@ def test_a_temperature_is_offered_where_errors_determine_it(logits, labels, refu
 DRAWS = 2000
 _LOGITS = np.linspace(-9, 9, 4001)
 # Of a confidence, the chance that the answer is right.
-MODELS: dict[str, Callable[[Floats], Floats]] = {
+MODELS = {
     "as sure as it is right": lambda sure: sure,
     "too sure of itself": lambda sure: 0.5 + 0.88 * (sure - 0.5),
     "wrong a little too often, however sure": lambda sure: np.full_like(sure, 0.947),
@@ -155,7 +153,7 @@ def topics(groups, rows, alike, sentences=1):
             one = rng.integers(0, sentences, len(of_row))
             other = (one + rng.integers(1, sentences, len(of_row))) % sentences
             first, second = of_row * sentences + one, of_row * sentences + other
-        share: Any = 0.8
+        share = 0.8
         if alike:
             apart = 1 / alike - 1
             share = rng.beta(0.8 * apart, 0.2 * apart, groups)[of_row]
@@ -179,7 +177,7 @@ def dyads(sentences, rows, alike):
 
 # Of a way to draw rows how seldom an interval of all of them may hold the truth, and how much wider
 # the other one may be.
-DRAWN: dict[str, tuple[Draw, float, float]] = {
+DRAWN = {
     "6 topics": (topics(6, 600, 0.1), 0.7, 5.0),
     "20 topics of 8 sentences": (topics(20, 600, 0.1, 8), 0.8, 2.5),
     "pairs": (dyads(310, 434, 0.25), 0.93, 1.6),

@@ -2,7 +2,6 @@
 bias, thresholds judged on other rows, and the set that holds the best of several models."""
 
 from bisect import bisect_left
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,7 +61,7 @@ def test_a_difference_agrees_with_the_exact_tests(lost, gained, rows):
 def test_equal_answers_differ_by_a_few_rows_at_most(metric, right):
     """Of 40 rows an interval reaches to both sides, of a hundred times as many hardly."""
     draw = np.random.default_rng(0)
-    truth: Any = {
+    truth = {
         "classes": np.arange(40) % 3, "score": np.linspace(0, 5, 40),
         "labels": draw.integers(0, 2, (40, 3)),
     }[metric.kind]  # fmt: skip
@@ -261,8 +260,8 @@ def answers_of(task, draw):
 )
 def test_what_picking_adds_to_scores_and_labels_is_taken_off(task, metrics, expected, monkeypatch):
     monkeypatch.setattr(selection, "_RESAMPLES", 100)
-    picked: dict[str, list[float]] = {name: [] for name in expected}
-    corrected: dict[str, list[float]] = {name: [] for name in expected}
+    picked = {name: [] for name in expected}
+    corrected = {name: [] for name in expected}
     for seed in range(100):
         truth, answers = answers_of(task, np.random.default_rng(seed))
         statistics = selection.statistics(metrics, truth, answers)

@@ -3,7 +3,7 @@ And what is measured of a task, also by modules of anybody."""
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ def confusion_matrices():
     for rows, classes in ((1, 2), (500, 2), (1, 50), (500, 50), (60, 50)):
         truth, answers = classes_of(rows, classes)
         confusion = classification.confusion_matrix(truth, answers, classes)
-        options: dict[str, Any] = {"labels": range(classes)}
+        options = {"labels": range(classes)}
         yield "counts", confusion, sk.confusion_matrix(truth, answers, **options)
         found = classification.class_scores(confusion)
         columns = [[row.precision, row.recall, row.f1, row.support] for row in found]
@@ -235,7 +235,7 @@ def curves_and_thresholds():
 def calibrations():
     for kind in (np.float16, np.float64):
         for temperature in (0.1, 7.0):
-            logits: NDArray[np.floating] = logits_of(40, 5)[1].astype(kind)
+            logits = logits_of(40, 5)[1].astype(kind)
             shares = calibration.probabilities(logits, temperature)
             yield "softmax", shares, softmax(logits.astype(np.float64) / temperature, axis=1)
     draw = np.random.default_rng(0)
@@ -306,7 +306,7 @@ def agreements():
     yield "equal", classes["equal"].value, (first == second).mean()
 
 
-FAMILIES: list[Callable[[], Pairs]] = [
+FAMILIES = [
     confusion_matrices, metrics_of_classes, metrics_of_labels_and_scores,
     curves_and_thresholds, calibrations, intervals_and_tests, agreements,
 ]  # fmt: skip

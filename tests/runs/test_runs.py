@@ -9,7 +9,6 @@ import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -44,7 +43,7 @@ def test_a_run_is_its_folder(store):
     assert [run.id for run in store.runs()] == [*newer[::-1], ahead.id, run.id]
     with pytest.raises(NoSuchRun):
         store.delete(Run(store.root / ".."))
-    unknown: list[Any] = ["", "..", "../x", "/etc", gone.id, None, 7, ["x"], "a" * 10**6]
+    unknown = ["", "..", "../x", "/etc", gone.id, None, 7, ["x"], "a" * 10**6]
     for name in unknown:
         with pytest.raises(NoSuchRun):
             store.get(name)
@@ -103,7 +102,7 @@ def test_events_are_read_while_they_are_written(store):
 
 
 DEEP = b"[" * 100_000
-DAMAGE: dict[str, bytes] = {
+DAMAGE = {
     "nested deeply": b'{"tags": ' + DEEP + b"]" * 100_000 + b"}",
     "no text": b"\xff\xfe\x00",
     "no object": b"[1, 2]",
@@ -206,7 +205,7 @@ def labelled(pairs):
 
 
 def test_a_pair_is_known_in_either_order_and_as_leaks_are_compared(toy_run):
-    pairs: list[tuple[Any, Any]] = [
+    pairs = [
         ("a cat sees the dog 3 .", "the cat sees dog 3 ."),
         ("The CAT  sees dog 3", "a cat sees\tthe dog 3!"),
         ("the cat sees dog 3 .", "a cat sees the dog 4 ."),
@@ -248,7 +247,7 @@ def test_rows_that_were_trained_on_are_marked_and_scored_apart(toy_run, tmp_path
     assert "trained_on" not in (tmp_path / "out.csv").read_text().splitlines()[0]
 
 
-EXAMPLES: list[events.Event] = [
+EXAMPLES = [
     *toys.story(),
     events.PhaseStarted(phase=Phase.DOWNLOAD, detail="bert \u00e9 \x00"),
     events.FirstBatch(
@@ -281,7 +280,7 @@ def test_an_event_survives_its_line_without_numbers_that_are_not_finite():
 
 
 def test_a_line_that_is_no_event_is_skipped():
-    wrong: list[tuple[str, dict[str, Any]]] = [
+    wrong = [
         ("step", {"step": 1.5}), ("saved", {"step": "7"}), ("prepared", {"labels": [1, 2]}),
         ("evaluated", {"metrics": {"f1": "0.8"}}), ("evaluated", {"metrics": [0.8]}),
         ("first_batch", {"ids": [["2", 0]]}), ("saved", {"event": "unknown"}),

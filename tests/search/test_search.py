@@ -35,7 +35,7 @@ from tests.support.hub import TOKEN
 from tests.support.waiting import until
 
 BASE = RunConfig(max_steps=50)
-RATES: ranges.Space = {"learning_rate": Range(1e-6, 1e-3, log=True)}
+RATES = {"learning_rate": Range(1e-6, 1e-3, log=True)}
 T4 = make_spec("hub-job", {"flavor": "t4-small", "minutes": 30, "price": 0.8})
 CPU = make_spec("hub-job", {"flavor": "cpu-basic", "minutes": 10, "price": 0.01})
 
@@ -248,7 +248,6 @@ def test_what_is_killed_stopped_or_deleted_is_drawn_again_by_another_process(sto
     for number, harm in enumerate(("kill", "stop", "delete", "limit"), 2):
         go_on(store, study, at_work)
         run = trial_run(store, study.trials()[-1])
-        assert run is not None
         if harm == "kill":
             workers.kill_worker(run)
         elif harm == "stop":
@@ -325,7 +324,7 @@ def test_a_visitors_search_makes_runs_of_theirs_within_their_limits(store, monke
 
 
 def test_importance_is_said_once_twenty_trials_have_finished(store):
-    space: ranges.Space = {**RATES, "warmup_ratio": Range(0.0, 0.3)}
+    space = {**RATES, "warmup_ratio": Range(0.0, 0.3)}
     study, equal = (driver.begin_search(store, BASE, space, ranges.Budget(40)) for _ in range(2))
     for number in range(20):
         assert number < 19 or results.importance(study) is None
@@ -462,7 +461,7 @@ def test_a_run_whose_process_died_before_the_journal_named_it_is_found(store, st
 
 
 FORM = BASE.changed(learning_rate=5e-4, weight_decay=0.2)
-SPACE: ranges.Space = {**RATES, "weight_decay": Range(0.0, 0.3)}
+SPACE = {**RATES, "weight_decay": Range(0.0, 0.3)}
 
 
 def test_a_trial_that_was_half_drawn_is_drawn_again(store, tmp_path, nothing_begins):

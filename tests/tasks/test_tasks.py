@@ -1,8 +1,6 @@
 """Classes, scores and several labels: spelled, cut into splits, trained as the course's loop does,
 answered as transformers does, read from other files."""
 
-from typing import Any
-
 import datasets
 import numpy as np
 import pytest
@@ -245,7 +243,7 @@ def test_a_model_answers_alike_by_itself(kind, trained, tmp_path):
         tokenizer=transformers.AutoTokenizer.from_pretrained(run.best),
     )  # fmt: skip
     rows = study.table.to_pylist()[:20]
-    inputs: list[dict[str, Any]] = [
+    inputs = [
         {"text": row["sentence1"]} | ({"text_pair": row["sentence2"]} if "sentence2" in row else {})
         for row in rows
     ]
@@ -282,7 +280,7 @@ def test_a_file_with_a_column_for_each_label_is_measured_as_one_with_lists(train
 
 
 # Of a task the columns, the rows, the number of outputs and the metric that chooses.
-TASKS: dict[str, tuple[str, Any, int, str]] = {
+TASKS = {
     base.REGRESSION: ("sentence1,sentence2,score", graded_rows, 1, "pearson"),
     base.MULTI_LABEL: ("text,labels", labelled_rows, 3, "micro_f1"),
 }

@@ -1,7 +1,6 @@
 """Recorded steps: the same training as step by step, or a reason in the log."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -48,7 +47,7 @@ Learned = tuple[list[events.Event], nn.Module]
 @pytest.fixture(scope="module")
 def by_hand():
     """What a run comes to step by step, carried out once for all that have its configuration."""
-    known: dict[str, Learned] = {}
+    known = {}
 
     def learn(config, pairs):
         name = f"{config.to_json()} {pairs.fingerprint}"
@@ -64,7 +63,7 @@ def reasons(happened):
 
 
 # An epoch's last step has two batches.
-TOGETHER: dict[str, Any] = {"dropout": 0.2, "gradient_accumulation_steps": 4}
+TOGETHER = {"dropout": 0.2, "gradient_accumulation_steps": 4}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def test_a_scaled_loss_skips_a_step_that_overflows_and_lowers_the_scale():
             adamw.zero_grad()
             return value.detach(), norm
 
-        step: Any = work
+        step = work
         if recorded:
             step = RecordedStep(work, TapeRecorder(), loss, optimizer, scaler, False)
         scales, weights = [], []

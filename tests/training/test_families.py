@@ -1,8 +1,6 @@
 """Checkpoints of many families, toy models built from their configurations: each is trained for a
 few steps, saved, loaded back, and answers as it did."""
 
-from typing import Any
-
 import pytest
 import sentencepiece
 import torch
@@ -64,7 +62,7 @@ def test_it_trains_and_its_saved_model_answers_so(family, values, tmp_path, toy_
 
 
 # Others whose positions begin at the padding token's number, or are said otherwise.
-MORE: dict[str, dict[str, Any]] = {
+MORE = {
     "Camembert": SMALL,
     "Luke": {**SMALL, "entity_vocab_size": 5, "entity_emb_size": 8},
     "Esm": {**SMALL, "position_embedding_type": "absolute"},
@@ -164,7 +162,7 @@ def test_the_last_layer_for_the_first_token_learns_the_same(tmp_path, family, pa
         )
         config = RunConfig(dropout=dropout, freeze_embeddings=False)
         classifier = model.apply_config(classifier, config)
-        widths: list[int] = []
+        widths = []
         layers.layer_stack(classifier)[-1].register_forward_hook(
             lambda _, inputs, output, widths=widths: widths.append(output.shape[1])
         )

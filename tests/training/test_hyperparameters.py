@@ -1,8 +1,6 @@
 """What each hyperparameter does to a run of a toy model: that it is obeyed, not only accepted;
 batch size and learning rate by the model, the device and the pairs."""
 
-from typing import Any
-
 import pytest
 import torch
 from accelerate.utils import TorchDynamoPlugin
@@ -31,13 +29,13 @@ def plain():
 
 
 # Each is changed alone.
-LEARNS_OTHERWISE: dict[str, Any] = {
+LEARNS_OTHERWISE = {
     "optim": "adafactor", "adam_beta1": 0.5, "adam_epsilon": 1e-3, "label_smoothing_factor": 0.2,
     "class_weights": "balanced", "dropout": 0.3, "freeze_embeddings": True, "frozen_layers": 1,
     "use_lora": True, "warmup_steps": 3, "max_grad_norm": 0.05, "mixed_precision": "bf16",
     "decay_biases_and_norms": False, "swap_augmentation": True, "sentence_order": "random",
 }  # fmt: skip
-LEARNS_THE_SAME: dict[str, Any] = {
+LEARNS_THE_SAME = {
     "gradient_checkpointing": True, "padding": "max_length", "pad_to_multiple_of": 8,
     "attn_implementation": "eager", "optim": "adamw_torch_fused", "deterministic": True,
 }  # fmt: skip

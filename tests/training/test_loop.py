@@ -110,7 +110,7 @@ def test_evaluations_are_fewer_the_larger_the_validation_split_is(values, valida
 )
 def test_a_stop_keeps_the_best_model_last_or_none(asked, kept, evaluated, toy_config, toy_pairs):
     """Losses are told every fifth step: the stop and the model say the same step."""
-    saved: list[int] = []
+    saved = []
     calls = iter(range(10**9))
     happened, _ = fit(
         toy_config.changed(logging_steps=5), toy_pairs, should_stop=lambda: next(calls) >= asked,

@@ -128,7 +128,7 @@ def test_a_crash_at_any_time_of_a_save_leaves_a_whole_model(toy_checkpoint, tmp_
     calls = 0
     model.save_model(classifier, tokenizer, best, step=2)
     total = calls
-    steps: list[int] = []
+    steps = []
     assert total > 8
     for limit in range(total + 1):
         calls = 0

@@ -43,8 +43,8 @@ class Life:
 def live(run, pairs, ends=lambda _: False, killed=False):
     """Work on a run in this process, from its last checkpoint on, until it is stopped or killed
     after the events for which `ends` is true."""
-    history: list[events.Event] = []
-    models: dict[int, Weights] = {}
+    history = []
+    models = {}
     tokenizer = AutoTokenizer.from_pretrained(run.config().checkpoint)
 
     def save_checkpoint(step, write):
@@ -80,7 +80,7 @@ def after(count):
 
 
 def kept_weights(run):
-    weights: Weights = load_file(run.best / "model.safetensors")
+    weights = load_file(run.best / "model.safetensors")
     return weights
 
 
@@ -160,7 +160,7 @@ def test_an_end_after_any_event_loses_nothing(killed, values, toy_config, toy_pa
         metrics = summary.best.metrics if summary.best else None  # a stop saved it as it was
         assert step is None or metrics == scored.get(step)
 
-    ends: list[list[events.Event]] = []
+    ends = []
     for count, event in enumerate(whole.history[:-1], 1):
         # Others change nothing that is kept; after a checkpoint the next phase is training.
         phase = getattr(event, "phase", "train")

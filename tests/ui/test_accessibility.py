@@ -6,7 +6,6 @@ see is asserted beside it: focus that shows and is never lost, and that nothing 
 
 import re
 from pathlib import Path
-from typing import Any
 
 import axe_playwright_python
 import pytest
@@ -33,7 +32,7 @@ def grave(page, where):
         page.wait_for_timeout(400)  # what was just drawn is tended to 150 ms later
         expect(page.locator(".pending")).to_have_count(0)  # Gradio fades what it waits for
         asked = {"resultTypes": ["violations"], **rules}
-        result: dict[str, Any] = page.evaluate("(asked) => axe.run(document, asked)", asked)
+        result = page.evaluate("(asked) => axe.run(document, asked)", asked)
         assert len(result["passes"]) > (0 if rules else 10)  # it has looked
         violations += [
             f"{where}, {theme}: {rule['impact']} {rule['id']} {node['target']} {node['html'][:160]}"
@@ -55,7 +54,7 @@ def missed_by_tab(page):
         page.keyboard.press("Tab")
         if page.evaluate("walk.ended()"):
             assert steps > 5
-            missed: list[str] = page.evaluate("walk.missed()")
+            missed = page.evaluate("walk.missed()")
             return missed
     raise AssertionError("Tab comes to no end")
 

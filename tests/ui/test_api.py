@@ -4,7 +4,6 @@ the process that serves it."""
 import contextlib
 import gc
 import tracemalloc
-from typing import Any
 
 import pytest
 from gradio_client import Client
@@ -108,7 +107,7 @@ def test_a_model_is_published_by_a_program(client, finished, hub):
         client.predict(finished.id, "again", "", api_name="/publish")
 
 
-ODD_TEXTS: list[Any] = [
+ODD_TEXTS = [
     "", " \n\t ", "x" * 19_999, "the " * 250_000, "\U0001f431\u200d\U0001f436" * 2000,
     "e\u0301" * 9000,
     "\x00\x01\x1b[31m\x7f\ufeff", "\u202ecat\u202c sees \u2067dog", "<b>cat</b>&lt;" * 900,

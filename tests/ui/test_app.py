@@ -6,7 +6,6 @@ import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from finetune import owners
 from finetune.config import RunConfig
@@ -62,7 +61,7 @@ def test_a_public_link_is_for_visitors(monkeypatch, tmp_path):
     import app as program
     from finetune.ui import app as page
 
-    options: dict[str, Any] = {}
+    options = {}
     monkeypatch.setenv("FINETUNE_VISITORS", "0")
     monkeypatch.setattr(sys, "argv", ["app.py", "--share", "--runs", str(tmp_path)])
     monkeypatch.setattr(program, "Scheduler", lambda *_, **__: SimpleNamespace(start=dict))

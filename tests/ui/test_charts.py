@@ -3,7 +3,6 @@
 import html
 import json
 import re
-from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -20,12 +19,12 @@ from tests.support.toys import story
 def values(drawn):
     """The lines whose values a chart carries."""
     (text,) = re.findall(' data-lines="([^"]*)"', drawn)
-    lines: list[dict[str, Any]] = json.loads(html.unescape(text))
+    lines = json.loads(html.unescape(text))
     return lines
 
 
 def test_any_points_are_drawn_within_the_plot_and_keep_their_digits():
-    cases: list[list[charts.Point]] = [
+    cases = [
         [(1.0, 0.5)], [(1.0, 0.0), (2.0, 0.0)], [(1.0, 0.121), (2.0, 0.847)],
         [(0.125, 1.234e-5), (1.0, 0.0), (2.0, 123500.0)], [(5.0, -3.0)],
     ]  # fmt: skip

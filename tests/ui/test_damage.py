@@ -144,7 +144,7 @@ class Uses:
 def test_any_damage_is_a_fact_with_a_remedy(server, run, tmp_path, monkeypatch):
     """Never a fault of ours, and no route that fails: to each file some kinds of damage."""
     whole, uses = tmp_path / "whole", Uses(server, monkeypatch)
-    faults: dict[str, list[str]] = {}
+    faults = {}
     assert uses(run, heavy=True) == []
     shutil.copytree(run.folder, whole)
     for path in sorted(path for path in whole.rglob("*") if path.is_file()):

@@ -1,7 +1,6 @@
 """The Data tab shows what is known of the pairs as it comes."""
 
 import re
-from typing import Any
 
 import gradio as gr
 import pytest
@@ -30,7 +29,7 @@ class Watched:
 
     def tick(self):
         """The parts of the page that change."""
-        changes: dict[Any, Any] = self.tab.on_tick(NOBODY, self.check.id, self.drawn, POLL)
+        changes = self.tab.on_tick(NOBODY, self.check.id, self.drawn, POLL)
         self.drawn = changes.pop(self.tab.drawn, self.drawn)
         return changes
 

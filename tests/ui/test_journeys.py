@@ -7,7 +7,6 @@ import contextlib
 import csv
 import re
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -101,7 +100,7 @@ def test_a_first_run(app, visit, toy_checkpoint):
     expect(page.locator("#answer")).to_contain_text(re.compile(r"\d ms"))
 
 
-ROWS: dict[str, list[tuple[Any, ...]]] = {
+ROWS = {
     "scores": [("first", "second", "similarity"), *toys.graded_rows(300)],
     "labels": [("text", "verbs"), *toys.labelled_rows(300)],
 }
@@ -193,7 +192,7 @@ def test_two_runs_are_compared_gated_corrected_and_deleted(app, visit, toy_check
     speeds = {row["id"]: row["milliseconds"] for row in csv.DictReader(told.value.path().open())}
     assert set(speeds) == {poor.id, good.id}
     assert float(speeds[good.id]) > 0  # the other one may still be measured
-    head: tuple[Any, ...] = ("sentence1", "sentence2", "label")
+    head = ("sentence1", "sentence2", "label")
     file = write_csv(tmp_path / "golden.csv", [head, *toys.rows(40, seed=11)])
     page.locator("#check-golden input").set_input_files(file)
     expect(page.locator("#check-golden")).to_contain_text("golden")

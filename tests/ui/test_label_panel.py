@@ -1,7 +1,5 @@
 """A file without answers, in a real Chromium: questions, answers by keys and by touch, training."""
 
-from __future__ import annotations
-
 import csv
 import re
 import urllib.request

@@ -105,12 +105,12 @@ def test_a_foreign_page_gets_nothing_and_does_nothing(port, run, monkeypatch):
                "http://127.0.0.1", f"http://127.0.0.1:{port + 1}", "file://", "",
                f"http://127.0.0.1:{port}@evil.example", f"http://127.0.0.1:{port}.evil.example",
                "https://app.example.evil.example", "https://app.example:8443"]  # fmt: skip
-    refused: list[dict[str, str]] = [{"Origin": origin} for origin in foreign]
+    refused = [{"Origin": origin} for origin in foreign]
     for site, mode in itertools.product(("cross-site", "same-site"), ("no-cors", "navigate")):
         refused.append({"Sec_Fetch_Site": site, "Sec_Fetch_Mode": mode})
     sites = [{"Sec_Fetch_Site": site} for site in ("same-origin", "none")]
     for host, origin in own.items():
-        allowed: list[dict[str, str]] = [{}, {"Origin": origin}, *sites]
+        allowed = [{}, {"Origin": origin}, *sites]
         for method, path, body, headers in requests(run):
             for extra in allowed:
                 answer = ask(port, path, method, body, Host=host, **headers, **extra)

@@ -12,7 +12,6 @@ import secrets
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 import pytest
@@ -37,7 +36,7 @@ from tests.support.tabs import NOBODY, asks, predict_tab
 from tests.support.uploads import write_csv
 
 TOLD = json.loads(Path(__file__).with_name("predicted.json").read_text("utf-8"))
-REPORT: dict[str, Any] = TOLD["report"]
+REPORT = TOLD["report"]
 ANSWERS = {"prediction": "no"}, {"prediction": "yes"}
 INPUT = "sentence1,sentence2\nthe first row,a\na nut,b\nten nuts,c\nthe last row,d\n"
 POLL = gr.EventData(None, {"wait": "+abc"})
@@ -79,7 +78,7 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(store, told):
     job = add_job(store, store.create(RunConfig()), "pairs.csv")
     values = (REPORT | told.get("changes", {})).items()
     report = {name: value for name, value in values if value is not None}
-    status: Any = told.get("status", "finished")
+    status = told.get("status", "finished")
     state = PredictionState(status, "wait", done=20, total=408, report=report)
     state.error = "It took as long as a job may be." if status == "stopped" else ""
     shown = predict_file.view(store, job, state)
@@ -186,7 +185,6 @@ def test_anothers_results_are_not_shown(store, tab, ada, bob):
     assert "hers.csv" in tab.on_open(asks(ada), "")[tab.view]
     for other in (asks(bob), NOBODY):
         assert tab.on_open(other, "") == tab.on_open(other, job.id) == gr.skip()
-        wrong: Any
         for wrong in (job.id, "../x", "", None, {}, "x" * 10**6):
             shown = tab.on_tick(other, wrong, POLL)[tab.view]
             refused = tab.on_cancel(other, wrong)[tab.message]
@@ -266,7 +264,7 @@ def test_validation_pairs_of_both_classes_are_offered(store, toy_checkpoint):
     asked = tab.on_sample(NOBODY, pick, run.id, pairs, False, False, False)
     assert (asked[tab.first], asked[tab.second]) == (pairs[1].sentence1, pairs[1].sentence2)
     assert "label =</span>" in asked[tab.answer]
-    wrong_rows: list[Any] = ["9", "-1", None, {}]
+    wrong_rows = ["9", "-1", None, {}]
     for wrong_row in wrong_rows:
         pick = gr.EventData(None, {"do": "ask", "what": wrong_row})
         assert tab.on_sample(NOBODY, pick, run.id, pairs) == gr.skip()

@@ -6,7 +6,6 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import unquote
 
 import gradio as gr
@@ -154,7 +153,7 @@ def test_a_fold_or_a_losing_trial_is_nowhere_offered(store, add):
 def test_a_run_is_opened_by_its_id_and_has_one_name_wherever_it_is_shown(tab, store, add):
     first, second = (add(seed=seed) for seed in (1, 2))
     name = "bundled-2"
-    given: tuple[Any, ...] = (blank(), {}, "")
+    given = (blank(), {}, "")
     train, predict, publish = draw_train(store), predict_tab(store), publish_tab(store)
     assert train.on_turn(NOBODY, second.id)[train.title].striptags() == name
     compared = tab.on_open(NOBODY, *given, f"compare={first.id},{second.id}")
@@ -251,7 +250,6 @@ def test_a_correction_and_a_threshold_go_to_the_run_that_is_drawn(part, scored):
 def test_examples_are_filtered_and_an_unusable_number_is_refused(part, scored):
     run = scored(1, 9.0)  # all right but the sixth
     view = {"opened": run.id}
-    filters: dict[str, Any]
     for filters, text in (
         ({"which": "suspected labels"}, "1 to 1 of 1"),
         ({"label": "equivalent"}, "1 to 20 of 36"),
@@ -266,7 +264,6 @@ def test_examples_are_filtered_and_an_unusable_number_is_refused(part, scored):
         click = event(do="save", what=value, run=run.id)
         message = part.on_choice(NOBODY, click, view)[part.message]
         assert "Choose one between 0 and 1." in message
-    odd: Any
     for odd in ("1.5.0", [], {"a": 1}, True, "nan", "1e999", 10**400, "9" * 5000):
         for do in ("save", "temper", "page"):
             click = event(do=do, what=odd or "x", run=run.id)
@@ -308,7 +305,6 @@ def test_a_bound_is_kept_shown_and_forgotten(part, scored):
     assert (rule.error, rule.confidence) == (0.2, 0.9)
     click(do="always")
     assert decision_rule.read_rule(run.best).sure is None
-    odd: Any
     for odd in (None, "0.02", [], 7, True, {"a": 1}, "9" * 5000):
         _, message = click(do="sure", error=odd, confidence=0.95)
         assert "Choose one between 0 and 0.5." in message
@@ -330,7 +326,7 @@ def test_two_runs_are_judged_by_their_validation_pairs(store, scored):
     for lost, gain in (("none", "0"), ("-1", "0"), ("0", "much")):
         said = str(check.on_start(NOBODY, poor.id, good.id, lost, gain, None)[check.message])
         assert "Give a " in said
-    api: Any = Api(store, SimpleNamespace())
+    api = Api(store, SimpleNamespace())
     ranked = api.rank_runs(store, poor.id)
     assert [run["id"] for run in ranked["runs"]] == [good.id, poor.id]
     judged = api.check_release(store, poor.id, good.id)

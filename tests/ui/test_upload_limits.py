@@ -6,7 +6,6 @@ import http.client
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -172,7 +171,7 @@ def test_a_form_that_is_none_leaves_nothing(server, ada, folder, capfd):
 
 def test_no_file_comes_past_the_route(server, ada, folder, hers, monkeypatch):
     """Not fetched from an address for whoever names one; not in a call of an agent."""
-    ways: dict[str, Any] = dict.fromkeys((f"{name}_column" for name in COLUMNS), "")
+    ways = dict.fromkeys((f"{name}_column" for name in COLUMNS), "")
     ways |= dict.fromkeys(("both_orders", "threshold", "calibrated"), False)
     refused = "Files are not fetched here"
     with server.client(ada) as mine:
@@ -185,7 +184,7 @@ def test_no_file_comes_past_the_route(server, ada, folder, hers, monkeypatch):
                 assert refused in answer.text, event
         text = "data:text/csv;base64," + "YSxi" * 1000
         arguments = {"run_id": hers.id, "file": text, **ways}
-        call: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
         call |= {"params": {"name": "predict_batch", "arguments": arguments}}
         accepts = {"accept": "application/json, text/event-stream"}
         assert refused in mine.post("gradio_api/mcp/", json=call, headers=accepts).text

@@ -6,10 +6,8 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 import psutil
@@ -25,7 +23,6 @@ from finetune.jobs.background import BackgroundJob
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
 from finetune.runs.queue import Queue
-from finetune.runs.store import RunStore
 from finetune.ui import auth, form, run_view
 from finetune.ui.tabs import data, runs
 from tests.support.tabs import LOG, NAME, NOBODY, asks, data_tab, draw_train, new_check
@@ -33,7 +30,7 @@ from tests.support.waiting import until
 
 SENTENCE = "the private cat sees a private dog"
 NOTHING = "There is no such run"
-NO_RUN: list[Any] = ["../x", "/etc/passwd", "x" * 2**16, 7, {}]
+NO_RUN = ["../x", "/etc/passwd", "x" * 2**16, 7, {}]
 
 
 def signed_in(name, **info):
@@ -111,7 +108,7 @@ def test_another_visitors_things_are_not_there(store, ada, bob, hers, upload, tm
     mine, his = (auth.visitor_store(store, asks(secret)) for secret in (ada, bob))
     job = new_check(mine, upload)
     # What she can do and he cannot, and what he is told.
-    things: list[tuple[Callable[[RunStore], object], type[Exception]]] = [
+    things = [
         (lambda who: who.get(hers.id), NoSuchRun),
         (lambda who: who.uploads.files(upload), DataError),
         (lambda who: who.uploads.file_names(upload), DataError),
@@ -284,7 +281,7 @@ def test_refused_input_costs_the_log_a_line(server, ada, capfd, caplog):
             for value in (file, 7):
                 data = [value] * len(fns[index].inputs)
                 assert leaks(server.run(mine, index, data).text) == []
-        senseless: list[Any] = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}, 7]
+        senseless = [{"data": [], "fn_index": 10**6}, {"data": [], "fn_index": "x"}, 7]
         for body in senseless:
             assert mine.post("gradio_api/run/predict", json=body).status_code >= 400
     assert any("refused input to" in line for line in caplog.messages)
