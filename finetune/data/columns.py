@@ -69,10 +69,7 @@ def choices_of(config: RunConfig) -> dict[Role, str]:
 
 
 def choose_columns(
-    columns: Mapping[str, str],
-    source: str,
-    config: RunConfig,
-    cells: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, str], source: str, config: RunConfig, cells: Mapping[str, Sequence[Any]]
 ) -> ColumnNames:
     """Return the columns that a configuration chooses, and guess the others.
 

@@ -23,13 +23,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from finetune import disk, hub_errors, owners, uploads
-from finetune.config import (
-    BUNDLED_CHECKPOINT,
-    BUNDLED_DATASET,
-    SOURCE_FIELDS,
-    RunConfig,
-    is_upload,
-)
+from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog, checkpoint_catalog
 from finetune.environment import confinement, hub_connection
 from finetune.environment.confinement import Confinement

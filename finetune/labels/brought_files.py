@@ -57,10 +57,7 @@ def write_groups(path: Path, name: str, of_rows: Any, of_text: Any, out: Path) -
     table = open_texts(path, name)
     own = result_files.file_columns(table)
     added = f"{_GROUP}_2" if _GROUP in {column.casefold() for column in own} else _GROUP
-    with (
-        disk.writing(out),
-        result_files.open_writer(out, table, own, {added: pa.int64()}) as write,
-    ):
+    with disk.writing(out), result_files.open_writer(out, table, own, {added: pa.int64()}) as write:
         rows = zip(records(table, [*own]), of_rows, strict=True)
         while block := list(islice(rows, 10_000)):
             write([

@@ -22,13 +22,7 @@ from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks.labels import (
-    IMPOSSIBLE,
-    LabelledRows,
-    Reading,
-    no_rows,
-    unknown_changes,
-)
+from finetune.tasks.labels import IMPOSSIBLE, LabelledRows, Reading, no_rows, unknown_changes
 from finetune.text_hashes import Integers
 
 if TYPE_CHECKING:

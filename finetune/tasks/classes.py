@@ -122,10 +122,7 @@ class Classes(Reading):
 
 
 def make_classes(
-    spellings: Sequence[str],
-    rows: Integers,
-    named: bool,
-    changes: Mapping[str, str],
+    spellings: Sequence[str], rows: Integers, named: bool, changes: Mapping[str, str]
 ) -> Classes:
     """Make classes of the spellings of a label column.
 

@@ -20,13 +20,7 @@ from finetune.metrics.classification import Counts, Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows, rows_worth
-from finetune.tasks.base import (
-    MULTI_LABEL,
-    Answers,
-    DecisionRule,
-    Target,
-    Targets,
-)
+from finetune.tasks.base import MULTI_LABEL, Answers, DecisionRule, Target, Targets
 from finetune.tasks.label_lists import ReadsLists
 from finetune.text_hashes import Integers
 

@@ -18,13 +18,7 @@ from finetune.tasks import cells
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, REGRESSION, SINGLE_LABEL, Targets, Task
 from finetune.tasks.cells import COMMA, POINT, Number, to_number
 from finetune.tasks.classes import LabelEncoder
-from finetune.tasks.labels import (
-    LabelledRows,
-    Reading,
-    answered,
-    impossible,
-    no_label,
-)
+from finetune.tasks.labels import LabelledRows, Reading, answered, impossible, no_label
 from finetune.text_hashes import Integers
 
 FAR = 3.0  # quartile ranges beyond the quartiles, Tukey's "far out" (1977)
@@ -302,9 +296,7 @@ def _offered_cut(labels: LabelledRows) -> Finding:
     cut = spell((low + high) / 2)
     above = int((train >= np.float32(cut)).sum())
     title = _(
-        "Scores from {low} to {high} are learned as they are.",
-        low=spell(low),
-        high=spell(high),
+        "Scores from {low} to {high} are learned as they are.", low=spell(low), high=spell(high)
     )
     action = _("To learn two classes instead, set score_cut to the number from which on it is one.")
     text = _("From {cut} on ({above:,} of {rows:,} rows)", cut=cut, above=above, rows=len(train))

@@ -21,19 +21,8 @@ from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, 
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import classes, scores
-from finetune.tasks.base import (
-    NO_CHANGES,
-    SINGLE_LABEL,
-    Answers,
-    DecisionRule,
-    Target,
-    Targets,
-)
-from finetune.tasks.cells import (
-    label_text,
-    read_value,
-    to_number,
-)
+from finetune.tasks.base import NO_CHANGES, SINGLE_LABEL, Answers, DecisionRule, Target, Targets
+from finetune.tasks.cells import label_text, read_value, to_number
 from finetune.tasks.class_findings import ReadsClasses
 from finetune.tasks.labels import LabelledRows
 

@@ -219,8 +219,7 @@ class Api:
             return asdict(publish.push_run(run, push, token or None))
         except publish.RepositoryExists as error:
             raise PublishError(
-                error.fact,
-                "Send update as True for a new commit in it, or choose another name.",
+                error.fact, "Send update as True for a new commit in it, or choose another name."
             ) from None
 
     def label(self, store: RunStore, file: str, labels: str = "", column: str = "") -> dict:
