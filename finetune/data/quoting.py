@@ -291,11 +291,21 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
         possible = not single.against and single.broken <= off
         if possible and (more_fit or everywhere or needed):
             return single
-    around_a_column = max(double.quoted.values(), default=0) >= _MOSTLY * double.rows
-    if double.against and not double.enclosing and not around_a_column:
+        if single.broken <= off and _around_a_column(single):
+            return _in_doubt(single, shape)
+    if double.against and not double.enclosing and not _around_a_column(double):
         return replace(double, quote=NONE)
+    return _in_doubt(double, shape)
+
+
+def _around_a_column(found: Survey) -> bool:
+    return max(found.quoted.values(), default=0) >= _MOSTLY * found.rows
+
+
+def _in_doubt(found: Survey, shape: Shape) -> Survey:
+    """Read lines that quotes join, and that fit without them, as the others suggest."""
     rare = shape.delimiter in _RARE_IN_TEXTS
-    return replace(double, split_joined=rare or len(double.joining) > len(double.enclosing))
+    return replace(found, split_joined=rare or len(found.joining) > len(found.enclosing))
 
 
 def remarks(found: Survey, requested: bool) -> list[Finding]:

@@ -38,7 +38,7 @@ from tests.support.waiting import until
 KINDS = SMALL, BASE = "bundled", "base"
 
 
-def main() -> None:
+def main():
     short = ["num_train_epochs=1", "max_eval_samples=40"]
     args = machine.parsed(
         __doc__, checkpoint=Path, mrpc=machine.MRPC, pairs=(2000, 40), seeds=1, runs=Path,
@@ -46,7 +46,7 @@ def main() -> None:
     )  # fmt: skip
     if not (args.checkpoint or args.quick):
         sys.exit("Name the base model's folder: --checkpoint FOLDER")
-    best: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    best = {kind: [] for kind in KINDS}
     with machine.begun() as temporary:
         folder = args.runs or temporary
         os.environ["XDG_CACHE_HOME"] = str(temporary)  # the machine's pace is measured anew
@@ -67,7 +67,7 @@ def main() -> None:
     print(f"checkpoints: ratio {means[BASE] / (means[SMALL] or 1):.3f}")
 
 
-def train(config: RunConfig, runs: Path) -> tuple[float, str]:
+def train(config, runs):
     """Estimate a run's cost and carry it out. Returns its best F1, and a line about it."""
     store = RunStore(runs)
     job = check.start_check(store, config)

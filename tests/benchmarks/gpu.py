@@ -27,9 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import datasets
@@ -52,7 +50,7 @@ from tests.support.training import evaluations, fit, losses
 EPOCH = 115  # batches of 32 of MRPC
 
 
-def main() -> None:
+def main():
     args = machine.parsed(__doc__, check=bool, rehearse=bool, model=Path)
     if not args.rehearse and (reason := missing()):
         sys.exit(reason)
@@ -72,7 +70,7 @@ def main() -> None:
         sys.exit(measure(folder, model, args.quick))
 
 
-def missing() -> str:
+def missing():
     """Say what this machine lacks; empty if it has a GPU that can be used."""
     if devices.list_accelerators() and torch.cuda.is_available():
         return ""
@@ -83,21 +81,21 @@ def missing() -> str:
     )
 
 
-def quiet() -> None:
+def quiet():
     """Leave out progress bars and what transformers says of new weights."""
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
 
 
-def measure(folder: Path, model: Path, quick: bool, rehearsal: bool = False) -> int:
+def measure(folder, model, quick, rehearsal=False):
     """Print all figures; a rehearsal takes few steps at one batch size, and no answers, which
     `prediction --quick` runs through. Returns the exit status."""
     rounds, sides = (2, ["course", "recommended"]) if quick else (3, [*training.SIDES])
     rounds, steps, warm = (1, 2, 1) if rehearsal else (rounds, 200, 2 * EPOCH)
-    ratios: list[float] = []
+    ratios = []
 
-    def train(batch: int) -> None:
+    def train(batch):
         file = next(machine.MRPC.glob("train-*"), None)
         args = argparse.Namespace(
             steps=steps, warm=warm, batch=batch, checkpoint=model, train_file=file
@@ -105,7 +103,7 @@ def measure(folder: Path, model: Path, quick: bool, rehearsal: bool = False) -> 
         medians = training.measure(sides, rounds, args)
         ratios.append(medians["recommended"] / medians["course"])
 
-    def answer() -> None:
+    def answer():
         repeat = 1 if quick else 9  # of 408 pairs
         prediction.compare(
             argparse.Namespace(
@@ -115,7 +113,7 @@ def measure(folder: Path, model: Path, quick: bool, rehearsal: bool = False) -> 
             model,
         )  # fmt: skip
 
-    parts: dict[str, Callable[[], object]] = {
+    parts = {
         "training, 32": lambda: train(32),
         "training, 128": lambda: train(128),
         "answers": answer,
@@ -131,7 +129,7 @@ def measure(folder: Path, model: Path, quick: bool, rehearsal: bool = False) -> 
     return bool(failed)
 
 
-def carried_out(name: str, part: Callable[[], object]) -> bool:
+def carried_out(name, part):
     """Carry out a part, and print how long it took, or why it failed."""
     began = time.monotonic()
     try:
@@ -143,7 +141,7 @@ def carried_out(name: str, part: Callable[[], object]) -> bool:
     return True
 
 
-def whole_run(folder: Path, checkpoint: str) -> None:
+def whole_run(folder, checkpoint):
     """Seconds of three epochs from the command to its end, those of training, and the F1."""
     runs = folder / "runs"
     config = machine.on_mrpc(RunConfig(checkpoint=checkpoint, num_train_epochs=3), runs)
@@ -157,12 +155,12 @@ def whole_run(folder: Path, checkpoint: str) -> None:
 
 
 STEPS = 14  # two epochs of batches of 32, the last of each smaller
-COMMON: dict[str, Any] = {
+COMMON = {
     "per_device_train_batch_size": 32, "eval_steps": 7, "logging_steps": 1, "warmup_ratio": 0.0,
     "max_train_samples": 212, "max_eval_samples": 100, "seed": 3,
 }  # fmt: skip
 CLOSE = {"bf16": 3e-2, "fp16": 1e-2, "no": 1e-3}  # difference of a loss
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "plain": {},
     "dropout": {"dropout": 0.1, "freeze_embeddings": False},
     "two batches a step": {"gradient_accumulation_steps": 2},
@@ -174,19 +172,19 @@ CASES: dict[str, dict[str, Any]] = {
 class Counted:
     """Counts the recordings of all runs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
 
         self.recordings, record = 0, Recorder.record
 
-        def counted(recorder: Recorder, work: Any) -> Any:
+        def counted(recorder, work):
             recorded = record(recorder, work)
             self.recordings += 1
             return recorded
 
-        Recorder.record = counted  # type: ignore[assignment, method-assign]
+        Recorder.record = counted
 
 
-def check(folder: Path, precisions: tuple[str, ...] = ("bf16", "fp16")) -> int:
+def check(folder, precisions=("bf16", "fp16")):
     """Check everything, and print it. Returns the exit status."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     print(f"{name}, torch {torch.__version__}, auto is {devices.trains_in()}", flush=True)
@@ -211,11 +209,11 @@ def check(folder: Path, precisions: tuple[str, ...] = ("bf16", "fp16")) -> int:
     return bool(problems)
 
 
-def rehearse(folder: Path, model: Path) -> int:
+def rehearse(folder, model):
     """Check a tiny model on a processor, with a tape in place of graphs, and see that a wrong step
     is found. Returns the exit status."""
 
-    def recorder(configuration: RunConfig, *_: Any) -> TapeRecorder | None:
+    def recorder(configuration, *_):
         return TapeRecorder() if configuration.cuda_graphs == "auto" else None
 
     COMMON.update(
@@ -233,12 +231,12 @@ def rehearse(folder: Path, model: Path) -> int:
     return int(failed or not found)
 
 
-def told(name: str, problem: str) -> list[str]:
+def told(name, problem):
     print(f"{name}: {problem or 'ok'}", flush=True)
     return [problem] if problem else []
 
 
-def attempt(part: Callable[..., str], *values: Any) -> str:
+def attempt(part, *values):
     """Return what is wrong; an error, too, is a problem of its part alone."""
     try:
         return part(*values)
@@ -247,13 +245,11 @@ def attempt(part: Callable[..., str], *values: Any) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def config(precision: str, **values: Any) -> RunConfig:
+def config(precision, **values):
     return RunConfig(**COMMON | {"max_steps": STEPS, "mixed_precision": precision} | values)
 
 
-def run(
-    folder: Path, configuration: RunConfig, given_up: bool = False, **options: Any
-) -> tuple[list[float], list[float], Any]:
+def run(folder, configuration, given_up=False, **options):
     """The losses of a run, those of its evaluations, and its weights on the processor.
     RuntimeError if it gives up its graphs and should not, or the other way round."""
     happened, model = fit(configuration, splits.load_pairs(configuration, folder), **options)
@@ -264,7 +260,7 @@ def run(
     return losses(happened), [each.metrics["loss"] for each in evaluations(happened)], weights
 
 
-def compare(folder: Path, precision: str, values: dict[str, Any], given_up: bool = False) -> str:
+def compare(folder, precision, values, given_up=False):
     """Return how recorded steps differ from steps done one by one; empty if they do not."""
     recorded = run(folder, config(precision, **values), given_up)
     by_hand = run(folder, config(precision, cuda_graphs="off", **values))
@@ -278,7 +274,7 @@ def compare(folder: Path, precision: str, values: dict[str, Any], given_up: bool
     return ""
 
 
-def measured_pace() -> str:
+def measured_pace():
     """Return what is wrong with the pace that estimates use; empty if nothing is."""
     measured = pace._measure("cuda")
     print(f"  {measured}", flush=True)
@@ -286,25 +282,25 @@ def measured_pace() -> str:
     return "" if sensible else f"{measured} is no pace of a GPU"
 
 
-def fall_back(folder: Path, precision: str) -> str:
+def fall_back(folder, precision):
     """Return how a run whose second shape cannot be recorded differs from one without graphs."""
     loss, seen = Step._loss, set()
 
-    def waiting(step: Step, batch: Any) -> Any:
+    def waiting(step, batch):
         computed = loss(step, batch)
         seen.add(batch["input_ids"].shape)
         if len(seen) > 1:
             computed.item()  # waits for the device, which a recording may not
         return computed
 
-    Step._loss = waiting  # type: ignore[assignment, method-assign]
+    Step._loss = waiting
     try:
         return compare(folder, precision, {"dropout": 0.1}, given_up=True)
     finally:
-        Step._loss = loss  # type: ignore[method-assign]
+        Step._loss = loss
 
 
-def resume(folder: Path, precision: str) -> str:
+def resume(folder, precision):
     """Return how a resumed run differs from one that was never stopped; empty if it does not."""
     at, checkpoint = STEPS // 2 + 2, folder / f"checkpoint-{precision}"
     configuration = config(precision, dropout=0.1, deterministic=True, save_steps=at)
@@ -323,14 +319,14 @@ def resume(folder: Path, precision: str) -> str:
     return f"weights differ: {unequal}" if unequal else ""
 
 
-def answer(folder: Path) -> str:
+def answer(folder):
     """Return how answers of recorded batches differ from those of the model; empty if they do
     not."""
     model = machine.random_bert(folder / "small", num_hidden_layers=2)
     pairs = splits.load_pairs(config("no"), folder).splits["validation"]
     rows = list(zip(pairs["sentence1"], pairs["sentence2"], strict=True))
     for precision in ("fp32", *(["bf16"] if devices.prefers_bf16() else [])):
-        scorer, plain = (Scorer(model, 128, precision) for _ in range(2))  # type: ignore[arg-type]
+        scorer, plain = (Scorer(model, 128, precision) for _ in range(2))
         plain._recorded = None
         for count in (1, 2, 5, len(rows)):
             asked = list(zip(*rows[:count], strict=True))

@@ -63,7 +63,7 @@ class Asked(NamedTuple):
     same: Any  # shape (items,)
 
 
-def main() -> None:
+def main():
     args = machine.parsed(__doc__, seeds=(5, 1))
     print(machine.described())
     with tempfile.TemporaryDirectory() as folder:
@@ -78,11 +78,11 @@ def main() -> None:
     print(f"labels: ratio {median(ratios):.3f}")
 
 
-def made_up_records() -> list[tuple[str, int]]:
+def made_up_records():
     """Titles of made-up products, each with its group; spelled in up to four ways."""
     drawn, found = random.Random(7), list[tuple[str, int]]()
 
-    def misspelled(text: str) -> str:
+    def misspelled(text):
         place = drawn.randrange(1, len(text) - 1)
         return text[:place] + text[place + 1 :]
 
@@ -99,7 +99,7 @@ def made_up_records() -> list[tuple[str, int]]:
     return found[:2000]
 
 
-def encoded(texts: list[str]) -> candidates.Vectors:
+def encoded(texts):
     """Return the vectors of texts by the bundled checkpoint."""
     from finetune.data import checkpoint_files
 
@@ -109,7 +109,7 @@ def encoded(texts: list[str]) -> candidates.Vectors:
     return candidates.unit(vectors)
 
 
-def bundled_pairs(root: Path) -> Asked:
+def bundled_pairs(root):
     """The pairs that are labelled among the bundled ones."""
     pairs = splits.load_pairs(RunConfig(), root)
     rows = [row for split in pairs.splits.values() for row in split]
@@ -121,7 +121,7 @@ def bundled_pairs(root: Path) -> Asked:
     return Asked(texts, items, candidates.pair_features(texts, encoded(texts), items), same)
 
 
-def compared_records(records: list[tuple[str, int]], root: Path, most: int) -> Asked:
+def compared_records(records, root, most):
     """The candidates among records."""
     group = dict(records[:most])
     texts = list(group)
@@ -131,10 +131,10 @@ def compared_records(records: list[tuple[str, int]], root: Path, most: int) -> A
     return Asked(texts, items, candidates.pair_features(texts, vectors, items), same)
 
 
-def compared(name: str, asked: Asked, seeds: int, root: Path) -> float:
+def compared(name, asked, seeds, root):
     """Print the F1 of both sides by the number of answers. Returns the ratio at 100."""
     labels = [(SAME,) if own else (DIFFERENT,) for own in asked.same]
-    found: dict[tuple[str, int], list[float]] = {}
+    found = {}
     for seed in range(seeds):
         order = np.random.default_rng(seed).permutation(len(asked.items))
         half = len(order) // 2
@@ -156,7 +156,7 @@ def compared(name: str, asked: Asked, seeds: int, root: Path) -> float:
     return float(np.mean(found["chosen", 100]) / np.mean(found["random", 100]))
 
 
-def answered(asked: Asked, folder: Path) -> list[int]:
+def answered(asked, folder):
     """Let an oracle answer; returns the asked items in their order."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -174,12 +174,12 @@ def answered(asked: Asked, folder: Path) -> list[int]:
     return [labelling.deck.place_of[one.item] for one in labelling.answers()]
 
 
-def scored(learner: Learner, asked: Asked, rows: Any) -> float:
+def scored(learner, asked, rows):
     given = [own == (SAME,) for own in learner.answers(asked.features[rows])]
     return float(f1_score(asked.same[rows], given, zero_division=0.0))
 
 
-def waited(records: list[tuple[str, int]], root: Path, most: int) -> None:
+def waited(records, root, most):
     """Print the seconds to the first question, and from an answer to the next one."""
     file = root / "records.csv"
     with file.open("w", newline="") as out:

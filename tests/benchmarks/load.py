@@ -10,7 +10,6 @@ that alone. Also printed: how long an answer takes, what failed, and the app's m
     python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5] [--quick]
 """
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -18,7 +17,6 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
@@ -26,13 +24,11 @@ from urllib.parse import urlencode, urlsplit
 
 import httpx
 import numpy as np
-import psutil
 
 from finetune.config import RunConfig
 from finetune.jobs import workers
 from finetune.runs import events
 from finetune.runs.queue import Queue
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 from tests.benchmarks import page as pages
@@ -43,7 +39,7 @@ SETTLE = 2.0  # seconds of each window that do not count
 PAIR = ("The shop opens at nine on weekdays.", "On weekdays the shop does not open before nine.")
 
 
-def main() -> None:
+def main():
     args = machine.parsed(
         __doc__, clients=(50, 5), asking=(20.0, 1.0), seconds=(20.0, 1.0), rounds=(5, 1)
     )
@@ -58,7 +54,7 @@ def main() -> None:
     sys.exit(bool(failures))
 
 
-def _trained(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
+def _trained(store, stack):
     """A model to ask, and a run at work, which ends with the stack."""
     stack.callback(_end, store)
     model = _begin(store, RunConfig(max_steps=5, name="a model to ask"))
@@ -68,12 +64,12 @@ def _trained(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
     return model, run
 
 
-def _played(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
+def _played(store, stack):
     """The same with a toy for a model, and a run of which this process writes the steps."""
     model = toys.finished_run(store, machine.tiny_bert(store.root.parent))
     run = stack.enter_context(pages.watched(store))
 
-    def play() -> None:
+    def play():
         numbers = itertools.count(1)
         while run.folder.exists():
             pages.step(run, next(numbers))
@@ -83,20 +79,18 @@ def _played(store: RunStore, stack: contextlib.ExitStack) -> tuple[Run, Run]:
     return model, run
 
 
-def _end(store: RunStore) -> None:
+def _end(store):
     for run in store.runs():
         workers.kill_worker(run)
 
 
-def _begin(store: RunStore, config: RunConfig) -> Run:
+def _begin(store, config):
     run = store.create(config)
     Queue(store.root).add(run.id)
     return run
 
 
-def _measure(
-    app: psutil.Process, url: str, model: Run, run: Run, args: argparse.Namespace
-) -> list[str]:
+def _measure(app, url, model, run, args):
     """Print what was measured; returns what failed."""
     first = Crowd(url, run.id, model.id, 1, 1.0)
     with first.there():  # the model is loaded
@@ -105,7 +99,7 @@ def _measure(
     sides = {"alone": lambda: _held(app), "crowd": crowd.there}
     memory = []
 
-    def rate(side: str) -> float:
+    def rate(side):
         with sides[side]():
             time.sleep(SETTLE)
             samples = _rate(run, args.seconds)
@@ -141,7 +135,7 @@ class Crowd:
     leave: threading.Event = field(default_factory=threading.Event)
 
     @contextlib.contextmanager
-    def there(self) -> Iterator[None]:
+    def there(self):
         """The visitors come, and leave at the end."""
         self.leave.clear()
         with ThreadPoolExecutor(2 * self.clients) as pool:
@@ -152,9 +146,9 @@ class Crowd:
             finally:
                 self.leave.set()
 
-    def _watch(self) -> None:
+    def _watch(self):
         connection, pause = self._connection(), random.random()
-        marks: dict[str, str] = {}
+        marks = {}
         while not self.leave.wait(pause):
             began = time.monotonic()
             path = f"/finetune/watch/{self.run_id}?{urlencode(marks)}"
@@ -165,7 +159,7 @@ class Crowd:
             pause = max(0.0, began + wait - time.monotonic())
         connection.close()
 
-    def _ask(self) -> None:
+    def _ask(self):
         data = [self.model_id, *PAIR, False, False, False]
         question = json.dumps({"data": data, "fn_index": self._index(), "session_hash": "x"})
         pause = random.random() * self.asking
@@ -177,15 +171,15 @@ class Crowd:
                 self.failures.append(text[:200])
             pause = max(0.0, began + self.asking - time.monotonic())
 
-    def _index(self) -> int:
+    def _index(self):
         endpoints = httpx.get(self.url + "config", timeout=60).json()["dependencies"]
         return int(next(end["id"] for end in endpoints if end["api_name"] == "on_ask"))
 
-    def _connection(self) -> HTTPConnection:
+    def _connection(self):
         """One that is kept, and light, for it shares the machine with what it measures."""
         return HTTPConnection(urlsplit(self.url).netloc, timeout=60)
 
-    def _call(self, connection: HTTPConnection, path: str, body: str = "") -> tuple[str, float]:
+    def _call(self, connection, path, body=""):
         """The text of an answer, empty if it failed; and the seconds until the page asks again."""
         head = {"Content-Type": "application/json"}
         try:
@@ -202,18 +196,18 @@ class Crowd:
         return text, int(answer.headers.get("x-wait") or 1000) / 1000
 
 
-def _spread(seconds: list[float]) -> str:
+def _spread(seconds):
     middle, late = np.quantile(seconds or [np.nan], (0.5, 0.95))
     return f"{middle:.2f} s in the median, {late:.2f} s at the 95th"
 
 
-def _rate(run: Run, seconds: float) -> float:
+def _rate(run, seconds):
     """The samples that the run takes in the coming seconds, a second; parts of a step included."""
     began = time.time()
     time.sleep(seconds)
     ended = time.time()
 
-    def steps() -> list[tuple[float, int]]:
+    def steps():
         return [(e.time, e.step) for e in run.tail()[0] if isinstance(e, events.Stepped)]
 
     until(lambda: steps()[-1][0] > ended, 60)
@@ -225,7 +219,7 @@ def _rate(run: Run, seconds: float) -> float:
 
 
 @contextlib.contextmanager
-def _held(app: psutil.Process) -> Iterator[None]:
+def _held(app):
     """The app stands still: its run goes on alone."""
     app.suspend()
     try:

@@ -13,15 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import psutil
 
-from finetune.config import RunConfig
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.uploads import Uploads
 
@@ -31,14 +28,14 @@ SETS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "s
 MRPC = Path(__file__).resolve().parents[3] / "shared" / "data" / "glue" / "mrpc"
 
 
-def parsed(about: str | None, **options: Any) -> argparse.Namespace:
+def parsed(about, **options):
     """Parse the command line. An option has a type (it is None by default, or no items), a default,
     or a default and what `--quick` sets in its place: a run through in seconds, whose figures mean
     nothing."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=about, formatter_class=form)
     parser.add_argument("--quick", action="store_true")
-    quick: dict[str, Any] = {}
+    quick = {}
     for name, value in options.items():
         if isinstance(value, tuple):
             value, quick[name] = value
@@ -60,19 +57,19 @@ def parsed(about: str | None, **options: Any) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def begun() -> Iterator[Path]:
+def begun():
     """Say which machine it is, and give a folder until all is measured."""
     print(described(), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
 
-def tiny_bert(folder: Path) -> Path:
+def tiny_bert(folder):
     """A classifier that is trained in a moment."""
     return random_bert(folder / "tiny", hidden_size=16, num_hidden_layers=1, num_attention_heads=1)
 
 
-def random_bert(folder: Path, **shape: int) -> Path:
+def random_bert(folder, **shape):
     """A folder with a classifier of BERT base's size, or of another shape, and the bundled
     checkpoint's tokenizer."""
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
@@ -86,13 +83,13 @@ def random_bert(folder: Path, **shape: int) -> Path:
     return folder
 
 
-def on_mrpc(config: RunConfig, folder: Path, mrpc: Path = MRPC) -> RunConfig:
+def on_mrpc(config, folder, mrpc=MRPC):
     """The configuration on the files of MRPC, kept in a folder; as it is where there are none."""
     files = {name: path for name in ("train", "validation") for path in mrpc.glob(f"{name}-*")}
     return config.changed(dataset=Uploads(folder / "uploads").add(files)) if files else config
 
 
-def described() -> str:
+def described():
     """The processor, its cores, the instruction sets it computes with, and the GPU; each benchmark
     prints it first."""
     import torch
@@ -109,7 +106,7 @@ def described() -> str:
     return f"processor: {', '.join(parts)}"
 
 
-def clock() -> float:
+def clock():
     """Seconds, read once the GPU has computed what it was given."""
     import torch
 
@@ -118,12 +115,10 @@ def clock() -> float:
     return time.perf_counter()
 
 
-def medians(
-    sides: Sequence[str], rounds: int, measure: Callable[[str], float], unit: str
-) -> dict[str, float]:
+def medians(sides, rounds, measure, unit):
     """The median of what `measure` says of each side in every round, the sides in the other order
     every other round; each figure is printed as it comes."""
-    figures: dict[str, list[float]] = {side: [] for side in sides}
+    figures = {side: [] for side in sides}
     for number in range(rounds):
         for side in list(sides)[:: -1 if number % 2 else 1]:
             figures[side].append(measure(side))
@@ -139,7 +134,7 @@ class Worker(NamedTuple):
     peak: float
 
 
-def work(module: str, *words: object) -> Worker:
+def work(module, *words):
     """Run `python -m MODULE` to its end, with `--quick` in this process; a RuntimeError when it
     fails."""
     began, peak = time.monotonic(), 0.0
@@ -158,7 +153,7 @@ def work(module: str, *words: object) -> Worker:
     return Worker(text, time.monotonic() - began, peak)
 
 
-def _here(module: str, words: list[str]) -> str:
+def _here(module, words):
     from accelerate.state import AcceleratorState
 
     AcceleratorState._reset_state(reset_partial_state=True)  # of the work before
@@ -172,7 +167,7 @@ def _here(module: str, words: list[str]) -> str:
     return output.getvalue()
 
 
-def _peak(pid: int) -> float:
+def _peak(pid):
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -181,19 +176,19 @@ def _peak(pid: int) -> float:
     return int(found[1]) / 1024 if found else 0.0
 
 
-def of_side(benchmark: str, side: str, args: argparse.Namespace) -> Any:
+def of_side(benchmark, side, args):
     """What a side of a benchmark prints as JSON, measured in a process of its own."""
     options = {**vars(args), "side": side, "quick": None}
     words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
     return json.loads(work(f"tests.benchmarks.{benchmark}", *words).output.splitlines()[-1])
 
 
-def changed(config: RunConfig, changes: Sequence[str]) -> RunConfig:
+def changed(config, changes):
     """The configuration with what `--change` names."""
     return config.changed(**dict(change.split("=", 1) for change in changes))
 
 
-def train(config: RunConfig, runs: Path) -> tuple[Run, Worker]:
+def train(config, runs):
     """Carry out a run by the command line."""
     runs.mkdir(parents=True, exist_ok=True)
     file = runs / "config.json"

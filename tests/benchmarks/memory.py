@@ -11,7 +11,6 @@ worst of them: 1 means that the rows cost nothing, 0.8 that they cost a quarter 
 
 import random
 import shutil
-from pathlib import Path
 
 from finetune.config import RunConfig
 from finetune.runs.store import RunStore
@@ -21,9 +20,9 @@ from tests.support import toys
 WORDS = [a + b for a in ("ba", "ke", "li", "mo", "nu", "pra", "so", "ti") for b in "bdfglmnrstvx"]
 
 
-def main() -> None:
+def main():
     args = machine.parsed(__doc__, small=(50_000, 300), rows=(1_000_000, 300), steps=(20, 2))
-    peaks: dict[str, list[float]] = {}
+    peaks = {}
     with machine.begun() as folder:
         print(f"{'worker':<10}{'rows':>12}{'MiB':>8}{'seconds':>10}")
         for rows in sorted({args.small, args.rows}):
@@ -47,7 +46,7 @@ def main() -> None:
     print(f"memory: ratio {min(sizes[0] / sizes[-1] for sizes in peaks.values()):.2f}")
 
 
-def write(path: Path, rows: int) -> None:
+def write(path, rows):
     """A CSV of so many pairs of 6 to 14 words; half of the pairs share most of them."""
     draw = random.Random(rows)
     with path.open("w", encoding="utf-8") as file:
@@ -59,7 +58,7 @@ def write(path: Path, rows: int) -> None:
             file.write(f"{' '.join(first)} {number},{' '.join(second)} {number},{int(same)}\n")
 
 
-def toy_run(runs: Path) -> Path:
+def toy_run(runs):
     """A run folder with a model of two layers, and the training pairs of the run before it."""
     store = RunStore(runs)
     trained = store.runs()

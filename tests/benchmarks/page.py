@@ -23,17 +23,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import psutil
-from playwright.sync_api import Browser
 
 from finetune.config import RunConfig
 from finetune.jobs import workers
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine
 from tests.support.browser import ROOT, launch_browser
@@ -75,7 +71,7 @@ new MutationObserver(() => requestAnimationFrame(look))
 """
 
 
-def main() -> None:
+def main():
     args = machine.parsed(__doc__, rounds=(7, 1), events=(80, 3))
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     with machine.begun() as folder:
@@ -103,7 +99,7 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _started(side: str, runs: Path) -> Iterator[tuple[psutil.Process, str]]:
+def _started(side, runs):
     """A side's process once it answers, and its address; it ends with all that it started, as a
     worker that still imports would slow the next side."""
     with socket.socket() as listener:
@@ -125,7 +121,7 @@ def _started(side: str, runs: Path) -> Iterator[tuple[psutil.Process, str]]:
         psutil.wait_procs(family, timeout=10)
 
 
-def _answers(url: str) -> bool:
+def _answers(url):
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:
             return bool(answer.status == 200)
@@ -133,7 +129,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def starting(side: str, folder: Path) -> float:
+def starting(side, folder):
     """Seconds from the start of a side's process to its first 200 of `/`."""
     began = time.perf_counter()
     with _started(side, folder / "runs"):
@@ -141,7 +137,7 @@ def starting(side: str, folder: Path) -> float:
 
 
 @contextlib.contextmanager
-def app(store: RunStore, at_rest: bool) -> Iterator[tuple[psutil.Process, str]]:
+def app(store, at_rest):
     """The app over a store; `at_rest`, once its spare worker has imported all."""
     with _started("app", store.root) as (process, url):
         if at_rest:
@@ -149,7 +145,7 @@ def app(store: RunStore, at_rest: bool) -> Iterator[tuple[psutil.Process, str]]:
         yield process, url
 
 
-def opening(browser: Browser, url: str) -> tuple[float, float]:
+def opening(browser, url):
     """Seconds to the first contentful paint, and from it to usable."""
     page = browser.new_page()  # in a context of its own: nothing is cached
     page.add_init_script(_OPENING)
@@ -162,7 +158,7 @@ def opening(browser: Browser, url: str) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def watched(store: RunStore) -> Iterator[Run]:
+def watched(store):
     """A run whose worker is this process."""
     run = store.create(RunConfig(max_steps=100_000))
     run.append(events.Started(device="CPU", versions={}))
@@ -177,7 +173,7 @@ def watched(store: RunStore) -> Iterator[Run]:
         yield run
 
 
-def step(run: Run, number: int) -> float:
+def step(run, number):
     """Write a step into a run's events. Returns when it was."""
     event = events.Stepped(
         step=number, epoch=0.0, loss=1 / number, learning_rate=1e-5, samples_per_second=10.0
@@ -186,7 +182,7 @@ def step(run: Run, number: int) -> float:
     return event.time
 
 
-def watching(browser: Browser, url: str, run: Run, count: int) -> list[float]:
+def watching(browser, url, run, count):
     """Seconds from each of `count` events to the screen."""
     page = browser.new_page()
     page.goto(url)
@@ -199,7 +195,7 @@ def watching(browser: Browser, url: str, run: Run, count: int) -> list[float]:
         written.append(step(run, number))
         page.wait_for_timeout(irregular.uniform(300, 1100))
     page.wait_for_function(f"shown.at(-1)?.[0] === {count}", timeout=30_000)
-    shown: list[tuple[int, float]] = page.evaluate("shown")
+    shown = page.evaluate("shown")
     page.close()
     return [
         min(at for known, at in shown if known >= number) - time_

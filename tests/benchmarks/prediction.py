@@ -16,7 +16,6 @@ the fifty ask.
     python -m tests.benchmarks.prediction [--model FOLDER] [--mrpc FOLDER] [--rounds 2] [--quick]
 """
 
-import argparse
 import itertools
 import json
 import statistics
@@ -40,11 +39,10 @@ COLUMNS = {
     "answers": f"{CLIENTS} clients, answers/s",
 }  # fmt: skip
 Pair = tuple[str, str]
-Figures = dict[str, Any]  # of one side in one round, by what was measured
 Answer = Callable[[list[Pair]], Any]  # logits of shape (pairs, classes)
 
 
-def main() -> None:
+def main():
     args = machine.parsed(
         __doc__, model=Path, mrpc=(machine.MRPC, Path("absent")), rounds=(2, 1), repeat=(2, 1),
         alone=(60, 3), seconds=(4.0, 0.1), side=str, folder=Path,
@@ -59,18 +57,18 @@ def main() -> None:
     print(f"prediction: ratio {ratio:.2f}")
 
 
-def trained(folder: Path, mrpc: Path) -> Path:
+def trained(folder, mrpc):
     """The best model of an epoch under Recommended, on 1,500 pairs."""
     config = RunConfig(num_train_epochs=1, max_train_samples=1500, **preset("Recommended"))
     return machine.train(machine.on_mrpc(config, folder / "runs", mrpc), folder / "runs")[0].best
 
 
-def compare(args: argparse.Namespace, model: Path) -> float:
+def compare(args, model):
     """Measure all sides and print their figures. Returns the ratio."""
     sides = prepare(args.folder, args.mrpc, model)
-    figures: dict[str, list[Figures]] = {side: [] for side in sides}
+    figures = {side: [] for side in sides}
 
-    def file_rate(side: str) -> float:
+    def file_rate(side):
         figures[side].append(machine.of_side("prediction", side, args))
         return float(figures[side][-1]["file"])
 
@@ -78,7 +76,7 @@ def compare(args: argparse.Namespace, model: Path) -> float:
     return report(figures)
 
 
-def prepare(folder: Path, mrpc: Path, saved: Path) -> list[str]:
+def prepare(folder, mrpc, saved):
     """Put into a folder what the sides need: the pairs, the model, and on a CPU its int8 file.
     Returns the names of the sides."""
     from finetune.data import splits
@@ -98,7 +96,7 @@ def prepare(folder: Path, mrpc: Path, saved: Path) -> list[str]:
     return [*sides, INT8]
 
 
-def measure(side: str, folder: Path, args: argparse.Namespace) -> Figures:
+def measure(side, folder, args):
     """Pairs a second of a file; milliseconds of a pair, one after another and now and then; answers
     a second; and the logits."""
     from finetune.inference.predictor import MicroBatcher
@@ -108,15 +106,15 @@ def measure(side: str, folder: Path, args: argparse.Namespace) -> Figures:
     batcher = None
     if side == PIPELINE:
         answer = pipeline(folder)
-        ask: Callable[[int], Any] = lambda at: answer([pairs[at % len(pairs)]])  # noqa: E731
+        ask = lambda at: answer([pairs[at % len(pairs)]])  # noqa: E731
     else:
-        precision: Any = side.split(", ")[1]
+        precision = side.split(", ")[1]
         int8_file = folder / "int8.onnx" if side == INT8 else None
         scorer = Scorer(folder / "model", MAX_LENGTH, precision, int8_file=int8_file)
         answer = lambda pairs: scorer.scores(*zip(*pairs, strict=True))  # noqa: E731
         batcher = MicroBatcher(scorer)
         ask = lambda at: batcher.submit(*pairs[at % len(pairs)]).result()  # noqa: E731
-    figures: Figures = {"logits": np.asarray(answer(pairs), float).tolist()}
+    figures = {"logits": np.asarray(answer(pairs), float).tolist()}
     figures["file"] = len(pairs) * args.repeat / _seconds(answer, pairs * args.repeat)
     for name, gap in (("alone", 0.0), ("now and then", GAP)):
         times = []
@@ -130,13 +128,13 @@ def measure(side: str, folder: Path, args: argparse.Namespace) -> Figures:
     return figures
 
 
-def _seconds(answer: Answer, pairs: list[Pair]) -> float:
+def _seconds(answer, pairs):
     began = time.perf_counter()
     answer(pairs)
     return time.perf_counter() - began
 
 
-def pipeline(folder: Path) -> Answer:
+def pipeline(folder):
     import torch
     from transformers import pipeline
 
@@ -150,7 +148,7 @@ def pipeline(folder: Path) -> Answer:
     )  # fmt: skip
     labels = list(classifier.config.id2label.values())
 
-    def answer(pairs: list[Pair]) -> list[list[float]]:
+    def answer(pairs):
         rows = [{"text": one, "text_pair": two} for one, two in pairs]
         answers = classify(rows, truncation=True, max_length=MAX_LENGTH)
         scores = [{entry["label"]: entry["score"] for entry in row} for row in answers]
@@ -159,11 +157,11 @@ def pipeline(folder: Path) -> Answer:
     return answer
 
 
-def _rate(ask: Callable[[int], Any], clients: int, seconds: float) -> float:
+def _rate(ask, clients, seconds):
     """Answers a second that so many clients get, each asking again once it is answered."""
     numbers, ends, answered = itertools.count(), time.perf_counter() + seconds, [0] * clients
 
-    def client(number: int) -> None:
+    def client(number):
         while not answered[number] or time.perf_counter() < ends:
             ask(next(numbers))
             answered[number] += 1
@@ -174,7 +172,7 @@ def _rate(ask: Callable[[int], Any], clients: int, seconds: float) -> float:
     return sum(answered) / (time.perf_counter() - began)
 
 
-def report(figures: dict[str, list[Figures]]) -> float:
+def report(figures):
     """Print each side's medians, also as shares of the pipeline's, and how far its answers are from
     it. Returns the rate of a file in fp32 over the pipeline's."""
     medians = {

@@ -34,7 +34,6 @@ from finetune.evaluation import saved_predictions
 from finetune.metrics import catalog, intervals
 from finetune.metrics.catalog import F1
 from finetune.runs import events
-from finetune.runs.run import Run
 from finetune.tasks.base import Target
 from finetune.uploads import Uploads
 from tests.benchmarks import machine
@@ -53,12 +52,12 @@ class Trained(NamedTuple):
     last: Any  # and of the last
 
 
-def main() -> None:
+def main():
     args = machine.parsed(
         __doc__, mrpc=(machine.MRPC, Path("absent")), seeds=1, pairs=(1200, 40),
         change=(list, ["num_train_epochs=1"]),
     )  # fmt: skip
-    trained: dict[str, list[Trained]] = {side: [] for side in SIDES}
+    trained = {side: [] for side in SIDES}
     with machine.begun() as folder:
         for seed in range(1, args.seeds + 1):
             for side in list(SIDES)[:: -1 if seed % 2 else 1]:
@@ -86,7 +85,7 @@ def main() -> None:
     print(f"quality: ratio {seconds / reached:.2f}")
 
 
-def train(config: RunConfig, mrpc: Path, count: int, folder: Path) -> Trained:
+def train(config, mrpc, count, folder):
     """Train on `count` pairs, and score the unseen ones by the logits that the run has kept."""
     files, picking = hold_out(config, mrpc, folder)
     dataset = Uploads(folder / "runs" / "uploads").add(files)
@@ -109,14 +108,14 @@ def train(config: RunConfig, mrpc: Path, count: int, folder: Path) -> Trained:
     )
 
 
-def hold_out(config: RunConfig, mrpc: Path, folder: Path) -> tuple[dict[str, Path], int]:
+def hold_out(config, mrpc, folder):
     """Files of the pairs trained on and of those that are not: first so many that pick the step,
     then the unseen ones. All are of the training file, cut as the app cuts a validation split."""
     from datasets import concatenate_datasets
 
     uploads = Uploads(folder / "uploads")
     left = next(mrpc.glob("train-*"), BUNDLED_PAIRS / "train.csv")
-    cut: list[Any] = []
+    cut = []
     for share in (UNSEEN, PICKING):
         dataset = uploads.add({"train": left})
         parts = splits.load_pairs(
@@ -131,7 +130,7 @@ def hold_out(config: RunConfig, mrpc: Path, folder: Path) -> tuple[dict[str, Pat
     return {"train": left, "validation": validation}, len(picking)
 
 
-def times_of_training(run: Run) -> dict[int, float]:
+def times_of_training(run):
     """Seconds of training alone until each evaluated step, the untrained model's left out."""
     times, trained, began = {}, 0.0, None
     for event in run.tail()[0]:
@@ -143,7 +142,7 @@ def times_of_training(run: Run) -> dict[int, float]:
     return times
 
 
-def difference(trained: dict[str, list[Trained]], which: str) -> str:
+def difference(trained, which):
     """F1 of both sides' `answers` or `last` on the unseen pairs of all seeds together, and their
     difference with its 95% interval."""
     labels = np.concatenate([each.labels for each in trained["course"]])
@@ -156,7 +155,7 @@ def difference(trained: dict[str, list[Trained]], which: str) -> str:
     )
 
 
-def mean_curve(curves: list[Curve]) -> Curve:
+def mean_curve(curves):
     """The mean curve of several seeds, from the last evaluation back to the first that all have."""
     points = []
     for each in zip(*map(reversed, curves), strict=False):

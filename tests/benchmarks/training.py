@@ -11,12 +11,9 @@ bundled ones; the clock starts after `--warm` steps.
         [--steps 60] [--rounds 3] [--quick]
 """
 
-import argparse
 import json
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -39,7 +36,7 @@ from tests.benchmarks import machine
 RATE, SEED, MAX_LENGTH = 5e-5, 42, 128
 
 
-def main() -> None:
+def main():
     args = machine.parsed(
         __doc__, train_file=(next(machine.MRPC.glob("train-*"), Path), None),
         checkpoint=RunConfig().checkpoint, batch=8, steps=(60, 2), warm=(10, 1), rounds=(3, 1),
@@ -57,7 +54,7 @@ def main() -> None:
     print(f"training: ratio {medians['recommended'] / medians['course']:.2f}")
 
 
-def measure(sides: list[str], rounds: int, args: argparse.Namespace) -> dict[str, float]:
+def measure(sides, rounds, args):
     """Print and return samples a second of each side."""
     medians = machine.medians(
         sides, rounds, lambda side: machine.of_side("training", side, args), "samples/s"
@@ -67,13 +64,13 @@ def measure(sides: list[str], rounds: int, args: argparse.Namespace) -> dict[str
     return medians
 
 
-def config_of(name: str, args: argparse.Namespace) -> RunConfig:
+def config_of(name, args):
     """A preset with the batch size and the learning rate that all sides have."""
     same = {"learning_rate": RATE, "per_device_train_batch_size": args.batch}
     return RunConfig(seed=SEED).changed(**preset(name) | same | {"max_length": MAX_LENGTH})
 
 
-def _prepared(folder: Path, args: argparse.Namespace, config: Any) -> tuple[Any, Any, Any, Any]:
+def _prepared(folder, args, config):
     """Pairs, tokenizer, model and batches of a configuration."""
     config = config.changed(checkpoint=args.checkpoint)
     if args.train_file is not None:
@@ -89,12 +86,12 @@ def _prepared(folder: Path, args: argparse.Namespace, config: Any) -> tuple[Any,
     return pairs, tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config, device)
 
 
-def course(folder: Path, args: argparse.Namespace) -> float:
+def course(folder, args):
     """The published loop: fp32, shuffled, padded batch by batch."""
     accelerator = Accelerator()
     set_seed(SEED)
     pairs, tokenizer, model, _ = _prepared(folder, args, config_of("As the course", args))
-    rows: Any = dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH)
+    rows = dataloaders.tokenize(pairs.splits["train"], tokenizer, MAX_LENGTH)
     collator = transformers.DataCollatorWithPadding(tokenizer)
     optimizer = AdamW(model.parameters(), lr=RATE)
     model, optimizer, loader = accelerator.prepare(
@@ -118,7 +115,7 @@ def course(folder: Path, args: argparse.Namespace) -> float:
                 return samples / (machine.clock() - began)
 
 
-def recommended(folder: Path, args: argparse.Namespace) -> float:
+def recommended(folder, args):
     """`finetune`'s own loop and preset, as the app runs it."""
     run_config = config_of("Recommended", args).changed(
         max_steps=args.warm + args.steps, logging_steps=10, eval_steps=10 * args.steps,
@@ -134,15 +131,15 @@ def recommended(folder: Path, args: argparse.Namespace) -> float:
     return int(args.batch * args.steps) / (times[args.warm + args.steps] - times[args.warm])
 
 
-def trainer(folder: Path, args: argparse.Namespace) -> float:
+def trainer(folder, args):
     """`Trainer` with its best equivalent flags."""
     set_seed(SEED)
     pairs, tokenizer, model, _ = _prepared(folder, args, config_of("As the course", args))
     half = engine.choose_precision("auto") == "bf16"
-    moments: dict[int, float] = {}
+    moments = {}
 
-    class Clock(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+    class Clock(transformers.TrainerCallback):
+        def on_step_end(self, _, state, *__, **___):
             if state.global_step in (args.warm, state.max_steps):
                 moments[state.global_step] = machine.clock()
 
@@ -161,11 +158,7 @@ def trainer(folder: Path, args: argparse.Namespace) -> float:
     return int(args.batch * args.steps) / (moments[args.warm + args.steps] - moments[args.warm])
 
 
-SIDES: dict[str, Callable[[Path, argparse.Namespace], Any]] = {
-    "course": course,
-    "recommended": recommended,
-    "trainer": trainer,
-}
+SIDES = {"course": course, "recommended": recommended, "trainer": trainer}
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ import pytest
 from tests.goldens import golden
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments):
     os.environ[golden.RENEW] = "yes"
     status = pytest.main([str(golden.FOLDER), "-n", "0", "-m", "", *arguments])
     if not status and not arguments:

@@ -5,14 +5,12 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 RENEW = "FINETUNE_RENEW_GOLDENS"
 MOST = 120  # lines of a difference that are shown
-SEEN: set[Path] = set()  # goldens that this process has compared
+SEEN = set()  # goldens that this process has compared
 # Values that no two runs share.
 PASSING = {
     "time", "seconds", "created", "samples_per_second", "busy", "memory", "milliseconds",
@@ -35,14 +33,14 @@ _MASKS = {
 }
 
 
-def compare(name: str, text: str, **words: object) -> None:
+def compare(name, text, **words):
     """Assert that a text is the golden one of that name; numbers may differ by five in the
     third digit, as on another processor. A renewal keeps the text instead."""
     if problem := difference(name, masked(text, words)):
         raise AssertionError(problem)
 
 
-def difference(name: str, text: str) -> str:
+def difference(name, text):
     """Return what differs from the golden text, as lines to read; empty if nothing does."""
     path = FOLDER / name
     SEEN.add(path)
@@ -60,7 +58,7 @@ def difference(name: str, text: str) -> str:
     return "\n".join([*lines[:MOST], *rest, remedy])
 
 
-def masked(text: str, words: Mapping[str, object]) -> str:
+def masked(text, words):
     """The text without what no two runs share: `words` (its placeholder -> a text), ids, hashes,
     times and ports; with numbers in three digits and one line end at its end."""
     for placeholder, word in sorted(words.items(), key=lambda item: -len(str(item[1]))):
@@ -71,7 +69,7 @@ def masked(text: str, words: Mapping[str, object]) -> str:
     return text.rstrip("\n") + "\n"
 
 
-def laid_out(value: Any, indent: str = "") -> str:
+def laid_out(value, indent=""):
     """A value as JSON, on one line what fits there or has no parts, and dots for what passes."""
     if isinstance(value, dict):
         value = {str(k): "..." if k in PASSING and v else v for k, v in value.items()}
@@ -88,19 +86,19 @@ def laid_out(value: Any, indent: str = "") -> str:
     return f"{opening}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{closing}"
 
 
-def _rounded(number: str) -> str:
+def _rounded(number):
     value = float(number)
     return number if len(number.strip("-0.").replace(".", "")) <= 3 else f"{value:.3g}"
 
 
-def _same(golden: str, text: str) -> bool:
+def _same(golden, text):
     if _NUMBER.split(golden) != _NUMBER.split(text):
         return False
     return all(map(_close, _NUMBER.findall(golden), _NUMBER.findall(text)))
 
 
-def _close(golden: str, number: str) -> bool:
+def _close(golden, number):
     one, other = float(golden), float(number)
     size = max(abs(one), abs(other), 1e-4)
-    last_digit: float = 10 ** (math.floor(math.log10(size)) - 2)
+    last_digit = 10 ** (math.floor(math.log10(size)) - 2)
     return abs(one - other) <= 5.01 * last_digit

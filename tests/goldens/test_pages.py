@@ -26,7 +26,7 @@ class Views:
 
     def __init__(self, page, words):
         self.page, self.words = page, words
-        self.problems: list[str] = []
+        self.problems = []
 
     def compare(self, name, selector=ALL):
         """Compare a part of the page with its golden, as soon as it is as that, or at last."""

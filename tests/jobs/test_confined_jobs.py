@@ -5,7 +5,6 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -32,7 +31,6 @@ from tests.support.waiting import until
 
 PAIRS = "sentence1,sentence2,label\nthe cat sees a dog .,a cat sees the dog .,1\nc,d,0\ne,f,1\n"
 GOLDEN = "sentence1,sentence2,label\nthe owl likes a bee .,a owl likes the bee .,1\ng,h,0\n"
-J = TypeVar("J", bound=JobFolder)
 SMALL = {
     "max_steps": 2, "max_length": 32, "max_train_samples": 32, "max_eval_samples": 16,
 }  # fmt: skip

@@ -2,7 +2,6 @@
 rows that share sentences, and of a file with few labels or none."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -139,7 +138,6 @@ def test_the_bound_holds_where_rows_share_sentences():
 
 Right = NDArray[np.bool_]
 SETS = 300
-Draw = Callable[[np.random.Generator], tuple[SharedRows, Right]]
 
 
 def topics(groups, rows, alike, sentences=1):

@@ -10,9 +10,7 @@ checkpoints, and says when it has begun; a push has the token of HF_TOKEN.
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from finetune.config import RunConfig
 from finetune.jobs import scheduler, service, workers
@@ -21,7 +19,7 @@ from finetune.runs.store import RunStore
 STEPS = 25  # of the runs that it begins
 
 
-def schedule(store: RunStore, runs: str = "0") -> None:
+def schedule(store, runs="0"):
     from finetune.search.driver import advance_all
 
     workers.WORKER = "tests.support.stand_in"
@@ -35,7 +33,7 @@ def schedule(store: RunStore, runs: str = "0") -> None:
             time.sleep(1)
 
 
-def search(store: RunStore, study: str) -> int:
+def search(store, study):
     from finetune.cli import search
 
     workers.WORKER = "tests.support.stand_in"
@@ -43,7 +41,7 @@ def search(store: RunStore, study: str) -> int:
     return search.search(["--runs", str(store.root), "--study", study])
 
 
-def ask(store: RunStore, run_id: str, asked: str) -> None:
+def ask(store, run_id, asked):
     from finetune.hub.publish import PushRequest
     from finetune.jobs import probe
     from finetune.jobs.evaluate import EvaluationJob
@@ -66,5 +64,5 @@ def ask(store: RunStore, run_id: str, asked: str) -> None:
 
 if __name__ == "__main__":
     what, root, *words = sys.argv[1:]
-    played: dict[str, Callable[..., Any]] = {"schedule": schedule, "search": search, "ask": ask}
+    played = {"schedule": schedule, "search": search, "ask": ask}
     sys.exit(played[what](RunStore(Path(root)), *words))

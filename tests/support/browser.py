@@ -10,11 +10,10 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import psutil
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
+from playwright.sync_api import expect, sync_playwright
 
 from finetune.jobs import workers
 from finetune.runs.queue import Queue
@@ -32,12 +31,12 @@ expect.set_options(timeout=PATIENCE)
 
 
 @cache
-def launch_browser(executable: str) -> Browser:
+def launch_browser(executable):
     """The one Chromium of this process; it ends with it."""
     return sync_playwright().start().chromium.launch(executable_path=executable, args=ARGUMENTS)
 
 
-def new_page(browser: Browser, **options: Any) -> Page:
+def new_page(browser, **options):
     """A page in a context of its own."""
     page = browser.new_page(**options)
     page.set_default_timeout(PATIENCE)
@@ -47,12 +46,12 @@ def new_page(browser: Browser, **options: Any) -> Page:
 class App:
     """The app as its own process, as `python app.py` starts it."""
 
-    def __init__(self, runs: Path) -> None:
+    def __init__(self, runs):
         self.store = RunStore(runs)
         self.log = runs.with_suffix(".log")
         self.start()
 
-    def start(self) -> None:
+    def start(self):
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, "--runs", str(self.store.root)],
@@ -64,19 +63,19 @@ class App:
             time.sleep(0.05)
         self.url = url[0]
 
-    def kill(self) -> None:
+    def kill(self):
         """End it at once. An open page loads itself anew when the app is back, so leave it first
         where another address is asked for then."""
         self.process.kill()
         self.process.wait(10)
 
-    def end(self) -> None:
+    def end(self):
         self.kill()
         for run in self.store.runs():
             if (worker := workers.worker_process(run)) is not None:
                 worker.kill()
 
-    def empty(self) -> None:
+    def empty(self):
         """End what it has started but the warm worker, and delete all runs and files."""
         queue = Queue(self.store.root)
         for name in queue.waiting():
@@ -102,24 +101,24 @@ class View:
     locale: str = "en-US"
 
     @property
-    def size(self) -> Any:
+    def size(self):
         return {"width": self.width, "height": 900 if self.width > 740 else 800}
 
 
 class Visit:
     """The app's page in a view; it may neither ask another host nor throw."""
 
-    def __init__(self, browser: Browser, url: str, view: View) -> None:
+    def __init__(self, browser, url, view):
         self.view = view
         self.page = new_page(browser, viewport=view.size, locale=view.locale)
         self.words = {} if view.locale[:2] == "en" else translations.catalogue(view.locale[:2])
-        self.urls: list[str] = []
-        self.errors: list[str] = []
+        self.urls = []
+        self.errors = []
         self.page.on("request", lambda request: self.urls.append(request.url))
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(f"{url}?__theme={view.theme}")
 
-    def end(self) -> None:
+    def end(self):
         """Close the page, and see that it behaved."""
         self.page.close()
         local = ("http://127.0.0.1", "http://localhost", "data:", "blob:")
@@ -128,18 +127,18 @@ class Visit:
         left = re.compile("Failed to fetch dynamically imported module|Unable to preload CSS")
         assert [text for text in self.errors if not left.search(text)] == []
 
-    def word(self, text: str) -> str:
+    def word(self, text):
         """A text of the page in the language of the view."""
         return self.words.get(text, text)
 
-    def tab(self, name: str) -> None:
+    def tab(self, name):
         self.page.get_by_role("tab", name=self.word(name), exact=True).click()
 
-    def part(self, name: str) -> None:
+    def part(self, name):
         """Choose among radio buttons."""
         self.page.get_by_role("radio", name=self.word(name), exact=True).check(force=True)
 
-    def fill_toy(self, checkpoint: Path, epochs: int) -> None:
+    def fill_toy(self, checkpoint, epochs):
         """Choose a toy checkpoint, which trains in seconds, and the bundled pairs."""
         page, status = self.page, self.page.locator("#hub-status")
         expect(status).to_contain_text("Hub")
@@ -152,7 +151,7 @@ class Visit:
         fill(page, "max_length", "48")
         pick(page, page.locator("#knob-dataset input"), self.word(BUNDLED))
 
-    def first_screen(self, *selectors: str, wide: str = "") -> None:
+    def first_screen(self, *selectors, wide=""):
         """See that parts are drawn within the first screen of a phone and of a wide page, one of
         them on the wide page only; one in a row to swipe may be beside it."""
         for width, height in ((375, 800), (1280, 900)):
@@ -172,7 +171,7 @@ class Visit:
         self.page.set_viewport_size(self.view.size)
 
 
-def control(page: Page, field: str) -> Locator:
+def control(page, field):
     """The box of a hyperparameter; those under Advanced are not there before it is open. The page
     opens it too, if it marks a value there: two clicks would close it again."""
     expect(page.locator("#advanced > button[aria-expanded]")).to_be_attached()
@@ -182,7 +181,7 @@ def control(page: Page, field: str) -> Locator:
     return box
 
 
-def unfold(page: Page) -> None:
+def unfold(page):
     """Open Advanced, then its groups, which are not there before it is open."""
     for folds in ("#advanced", "#advanced .ft-knobs"):
         expect(page.locator(f"{folds} > button").first).to_be_visible()
@@ -194,7 +193,7 @@ def unfold(page: Page) -> None:
         )  # fmt: skip
 
 
-def fill(page: Page, field: str, value: str) -> None:
+def fill(page, field, value):
     """Type a hyperparameter."""
     box = control(page, field)
     box.fill(value)
@@ -202,7 +201,7 @@ def fill(page: Page, field: str, value: str) -> None:
     expect(box).to_have_value(value)
 
 
-def pick(page: Page, box: Locator, option: str | re.Pattern[str]) -> None:
+def pick(page, box, option):
     """Choose from a list; open it again if Gradio closes it, as when it draws the chooser anew."""
     for _ in range(5):
         box.click()
@@ -213,7 +212,7 @@ def pick(page: Page, box: Locator, option: str | re.Pattern[str]) -> None:
     raise AssertionError(f"{option} cannot be chosen")
 
 
-def choose(page: Page, field: str, value: str) -> None:
+def choose(page, field, value):
     """Type a value into a chooser."""
     box = control(page, field)
     box.fill(value)
@@ -222,7 +221,7 @@ def choose(page: Page, field: str, value: str) -> None:
         expect(box).to_have_value(value)
 
 
-def own_file(folder: Path) -> Path:
+def own_file(folder):
     """A file as people have them: columns of any name, a broken row, a repeated one, markup."""
     rows = [f"{n};{first};{second};{'yes' if same else 'no'}" for n, (first, second, same) in
             enumerate(toys.rows(150))]  # fmt: skip

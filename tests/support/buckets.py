@@ -6,29 +6,23 @@ know.
 Sources: https://huggingface.co/docs/xet/xorb, .../shard and .../api
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from tests.support.hub import Handler
+from typing import NamedTuple
 
 
 class Refused(Exception):
     """An error answer: its status, and the code by which the clients know it."""
 
-    def __init__(self, status: int, code: str = "", message: str = "") -> None:
+    def __init__(self, status, code="", message=""):
         super().__init__(message)
         self.status, self.code, self.message = status, code, message or code
 
 
-def timestamp(seconds: float) -> str:
+def timestamp(seconds):
     """A time as the Hub writes it, in milliseconds and UTC: `2026-01-01T00:00:00.000Z`."""
     whole, milliseconds = divmod(int(seconds * 1000), 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
@@ -50,7 +44,7 @@ class Xorb:
     chunks: list[tuple[int, int]]
 
     @classmethod
-    def parse(cls, data: bytes) -> Xorb:
+    def parse(cls, data):
         chunks, end = [], 0
         while end < len(data) and not data.startswith(FOOTER, end):
             start, end = end, end + 8 + int.from_bytes(data[end + 1 : end + 4], "little")
@@ -67,15 +61,15 @@ class Term(NamedTuple):
     last: int
 
 
-def _hexadecimal(value: bytes) -> str:
+def _hexadecimal(value):
     """A hash as the clients write it: four numbers of 64 bits, the lowest byte of each first."""
     return "".join(f"{number:016x}" for number in struct.unpack("<4Q", value))
 
 
-def parse_shard(data: bytes) -> dict[str, list[Term]]:
+def parse_shard(data):
     """The files that a shard describes: their terms by their hashes."""
     records = (data[start : start + ENTRY] for start in range(ENTRY, len(data), ENTRY))
-    files: dict[str, list[Term]] = {}
+    files = {}
     while not (header := next(records)).startswith(BOOKEND):
         name, flags, count = struct.unpack_from("<32sII", header)
         parts = (struct.unpack("<32s4I", next(records)) for _ in range(count))
@@ -94,20 +88,20 @@ class Storage:
     files: dict[str, list[Term]] = field(default_factory=lambda: {EMPTY: []})
     tokens: dict[str, str] = field(default_factory=dict)  # token -> `read` or `write`
 
-    def token(self, scope: str) -> tuple[str, int]:
+    def token(self, scope):
         """A new token, and when it expires."""
         token = f"xet_{secrets.token_urlsafe(12)}"
         self.tokens[token] = scope
         return token, int(time.time()) + LIFETIME
 
-    def size(self, file: str) -> int:
+    def size(self, file):
         """How many bytes a file has."""
         return sum(term.size for term in self.files[file])
 
-    def reconstruction(self, file: str, url: str) -> dict[str, Any]:
+    def reconstruction(self, file, url):
         """How to fetch a file from an address."""
-        shown: list[dict[str, Any]] = []
-        fetches: dict[str, list[dict[str, Any]]] = {}
+        shown = []
+        fetches = {}
         for xorb, size, first, last in self.files[file]:
             chunks, part = self.xorbs[xorb].chunks, {"start": first, "end": last}
             place = {"start": chunks[first][0], "end": chunks[last - 1][1] - 1}
@@ -121,7 +115,7 @@ class Storage:
 # The requests.
 
 
-def _allow(request: Handler, *scopes: str) -> Storage:
+def _allow(request, *scopes):
     """The storage, if the request's token is good for this."""
     token = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if request.hub.storage_of_buckets.tokens.get(token) not in scopes:
@@ -129,32 +123,32 @@ def _allow(request: Handler, *scopes: str) -> Storage:
     return request.hub.storage_of_buckets
 
 
-def put_xorb(request: Handler, xorb: str) -> None:
+def put_xorb(request, xorb):
     storage = _allow(request, "write")
     inserted = xorb not in storage.xorbs
     storage.xorbs[xorb] = Xorb.parse(request.body)
     request._json({"was_inserted": inserted})
 
 
-def put_shard(request: Handler) -> None:
+def put_shard(request):
     _allow(request, "write").files.update(parse_shard(request.body))
     request._json({"result": 1})
 
 
-def reconstruct(request: Handler, file: str) -> None:
+def reconstruct(request, file):
     storage = _allow(request, "read", "write")
     if file not in storage.files:
         raise Refused(404, "", "there is no such file")
     request._json(storage.reconstruction(file, request.hub.url))
 
 
-def get_xorb(request: Handler, xorb: str) -> None:
+def get_xorb(request, xorb):
     """The bytes of a xorb."""
     storage = request.hub.storage_of_buckets
     request._ranged(storage.xorbs[xorb].data, {"Accept-Ranges": "bytes"})
 
 
-def give_token(request: Handler, scope: str) -> None:
+def give_token(request, scope):
     """Answer with a token for the storage, in the headers for one client and in the body for the
     other."""
     token, expires = request.hub.storage_of_buckets.token(scope)
@@ -176,7 +170,7 @@ class BucketFile:
     mtime: float
     uploaded: float = field(default_factory=time.time)
 
-    def answer(self, path: str) -> dict[str, Any]:
+    def answer(self, path):
         """As the Hub describes it."""
         return {
             "type": "file", "path": path, "size": self.size, "xetHash": self.hash,
@@ -194,7 +188,7 @@ class Bucket:
     created: float = field(default_factory=time.time)
     files: dict[str, BucketFile] = field(default_factory=dict)
 
-    def apply(self, operation: dict[str, Any]) -> str | None:
+    def apply(self, operation):
         """Add or delete one file; why it could not be done, if it could not."""
         path, name = operation["path"], operation.get("xetHash", "")
         if operation["type"] == "deleteFile":
@@ -205,7 +199,7 @@ class Bucket:
         self.files[path] = BucketFile(name, size, operation["mtime"] / 1000)
         return None
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self):
         """As the Hub describes it."""
         return {
             "id": self.id, "private": self.private, "createdAt": timestamp(self.created),
@@ -213,7 +207,7 @@ class Bucket:
         }  # fmt: skip
 
 
-def find(request: Handler, bucket: str, write: bool = False) -> Bucket:
+def find(request, bucket, write=False):
     """A bucket that the user may read, or write to; refused alike if it is missing or private."""
     held, user = request.hub.buckets.get(bucket), request.user
     mine = user is not None and user.belongs_to(bucket.split("/")[0])
@@ -224,7 +218,7 @@ def find(request: Handler, bucket: str, write: bool = False) -> Bucket:
     return held
 
 
-def create(request: Handler, bucket: str) -> None:
+def create(request, bucket):
     namespace, _, name = bucket.partition("/")
     user = request._writer(None if namespace == "me" else namespace)
     bucket = f"{user.name}/{name}" if namespace == "me" else bucket
@@ -236,24 +230,24 @@ def create(request: Handler, bucket: str) -> None:
     request._json({"url": f"{request.hub.url}/buckets/{bucket}"}, 409 if exists else 200)
 
 
-def info(request: Handler, bucket: str) -> None:
+def info(request, bucket):
     request._json(find(request, bucket).answer())
 
 
-def tree(request: Handler, bucket: str, prefix: str | None = None) -> None:
+def tree(request, bucket, prefix=None):
     """The files, at any depth, whose paths start with a prefix."""
     files = find(request, bucket).files
     paths = sorted(name for name in files if name.startswith(prefix or ""))
     request._json([files[path].answer(path) for path in paths])
 
 
-def paths_info(request: Handler, bucket: str) -> None:
+def paths_info(request, bucket):
     files = find(request, bucket).files
     paths = json.loads(request.body)["paths"]
     request._json([files[path].answer(path) for path in paths if path in files])
 
 
-def batch(request: Handler, bucket: str) -> None:
+def batch(request, bucket):
     """Do what can be done of a list, and say what could not."""
     held = find(request, bucket, write=True)
     operations = [json.loads(line) for line in request.body.splitlines() if line]
@@ -268,7 +262,7 @@ def batch(request: Handler, bucket: str) -> None:
     request._json(answer, 200 if done or not failed else 422)
 
 
-def resolve(request: Handler, bucket: str, path: str) -> None:
+def resolve(request, bucket, path):
     """What a client must know to fetch a file."""
     held = find(request, bucket)
     if path not in held.files:
@@ -281,12 +275,12 @@ def resolve(request: Handler, bucket: str, path: str) -> None:
     request._send(200, b"", headers)
 
 
-def token(request: Handler, bucket: str, scope: str) -> None:
+def token(request, bucket, scope):
     find(request, bucket, write=scope == "write")
     give_token(request, scope)
 
 
-def routes() -> Iterator[tuple[str, str, Callable[..., None]]]:
+def routes():
     bucket, known = r"(?P<bucket>[\w.-]+/[\w.-]+)", r"[0-9a-f]{64}"
     yield "POST", rf"/api/buckets/{bucket}", create
     yield "GET", rf"/api/buckets/{bucket}", info

@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from finetune.config import RunConfig
-from finetune.data.check_report import CheckReport
 from finetune.jobs import check
 
 
-def made_anew(root: Path) -> CheckReport:
+def made_anew(root):
     """Check the bundled pairs; what depends on the machine and what only Data shows is left out."""
     report = check.check_config(RunConfig(), root)
     return replace(report, corpus="", fingerprint="", seconds=0.0, findings=[])

@@ -14,9 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from finetune.data import checkpoint_files
 from finetune.errors import ModelError
@@ -34,7 +32,7 @@ CLASS = "tokenizer_class"
 TEXT = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhush\nsecret\ntoken\n"
 
 
-def watched(path: Path) -> Callable[[], bool]:
+def watched(path):
     """Lay the canary there. What comes back says if it was opened since it was last asked."""
     path.write_text(TEXT)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -42,7 +40,7 @@ def watched(path: Path) -> Callable[[], bool]:
     added = libc.inotify_add_watch(watch, str(path).encode(), _IN_OPEN)
     assert added > 0, os.strerror(ctypes.get_errno())
 
-    def was_opened() -> bool:
+    def was_opened():
         try:
             return bool(os.read(watch, 2**16))
         except BlockingIOError:
@@ -51,17 +49,17 @@ def watched(path: Path) -> Callable[[], bool]:
     return was_opened
 
 
-def values(canary: Path) -> Iterator[Any]:
+def values(canary):
     """The canary as a checkpoint's file could name it."""
     yield from (str(canary), NAME, [NAME], {"a": NAME}, f"file://{canary}")
     yield os.open(os.devnull, os.O_RDONLY)  # the number of an open file
 
 
-def tokenizer_parameters() -> dict[str, set[str]]:
+def tokenizer_parameters():
     """The tokenizer classes of transformers that can be made here, and what each takes."""
     from transformers.models.auto import tokenization_auto as auto
 
-    found: dict[str, set[str]] = {}
+    found = {}
     for name in sorted({name for name in auto.TOKENIZER_MAPPING_NAMES.values() if name}):
         kind = auto.tokenizer_class_from_name(name)
         if kind is None or not hasattr(kind, "__mro__"):
@@ -79,16 +77,14 @@ class Cases:
     opened. What is kept of an entry depends on nothing else in its file, so it is tried out once
     for all classes, and only what is kept is loaded."""
 
-    def __init__(self, checkpoint: Path, was_opened: Callable[[], bool]) -> None:
+    def __init__(self, checkpoint, was_opened):
         self._was_opened, self.loaded = was_opened, 0
-        self.opened: list[str] = []
+        self.opened = []
         self.folder = Path(shutil.copytree(checkpoint, Path(tempfile.mkdtemp()) / "toy"))
         with checkpoint_files.open_files(self.folder) as files:
             self._unchanged = dict(files.contents)
 
-    def try_out(
-        self, file: str, entries: dict[str, Any], load: Callable[[Any], Any] | None = None
-    ) -> bool:
+    def try_out(self, file, entries, load=None):
         """Open the checkpoint with these entries in the file, and `load` what is then left of it.
         False if nothing is left of the entries, or the checkpoint is refused."""
         path, kept = self.folder / file, False
@@ -107,16 +103,16 @@ class Cases:
         return kept
 
 
-def main(checkpoint: Path) -> None:
+def main(checkpoint):
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     was_opened = watched(canary := Path.cwd() / NAME)
     cases, parameters = Cases(checkpoint, was_opened), tokenizer_parameters()
 
-    def tokenizer(files: Any) -> None:
+    def tokenizer(files):
         files.load(AutoTokenizer)
 
-    def model(files: Any) -> None:
+    def model(files):
         files.load(AutoModelForSequenceClassification, config=files.load(AutoConfig))
 
     settings = "tokenizer_config.json"

@@ -4,10 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +16,7 @@ needs_landlock = pytest.mark.skipif(not landlock.abi(), reason="this kernel has 
 _READ_ELSEWHERE = "import sys; open(sys.argv[1], 'rb').read(1)"
 
 
-def outcomes(
-    actions: Iterable[tuple[str, ...]], confinement: Confinement, abi: int = 0
-) -> tuple[list[str], list[str]]:
+def outcomes(actions, confinement, abi=0):
     """How each action ends before a process is confined and after: "done", or the error's name.
 
     Args:
@@ -41,54 +37,54 @@ def outcomes(
     return before, after
 
 
-def read(path: str) -> None:
+def read(path):
     with open(path, "rb") as file:
         file.read(1)
 
 
-def read_in_another_process(path: str) -> None:
+def read_in_another_process(path):
     subprocess.run([sys.executable, "-c", _READ_ELSEWHERE, path], check=True, capture_output=True)
 
 
-def read_in_a_thread(path: str) -> None:
+def read_in_a_thread(path):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(read, path).result()
 
 
-def list_folder(path: str) -> None:
+def list_folder(path):
     os.listdir(path)
 
 
-def write(path: str) -> None:
+def write(path):
     with open(path, "a") as file:
         file.write("x")
 
 
-def replace(path: str) -> None:
+def replace(path):
     """Write a file as `disk.write_atomically` does."""
     write(f"{path}.new")
     os.replace(f"{path}.new", path)
 
 
-def make(path: str, kind: str, target: str = "") -> None:
+def make(path, kind, target=""):
     """Make a link or a pipe with a function of `os`, and remove it."""
     getattr(os, kind)(*filter(None, [target, path]))
     os.unlink(path)
 
 
-def run(program: str) -> None:
+def run(program):
     subprocess.run([program], check=True, capture_output=True)
 
 
-def signal_parent() -> None:
+def signal_parent():
     os.kill(os.getppid(), 0)
 
 
-def read_parents(name: str) -> None:
+def read_parents(name):
     read(f"/proc/{os.getppid()}/{name}")
 
 
-def _attempt(name: str, *arguments: str) -> str:
+def _attempt(name, *arguments):
     try:
         globals()[name](*arguments)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -96,11 +92,11 @@ def _attempt(name: str, *arguments: str) -> str:
     return "done"
 
 
-def main(request: str) -> None:
+def main(request):
     actions, confinement, abi = json.loads(request)
     if abi:
         landlock.abi = lambda: abi
-    results: list[Any] = [[_attempt(*action) for action in actions]]
+    results = [[_attempt(*action) for action in actions]]
     Confinement.from_json(confinement).enter()
     results.append([_attempt(*action) for action in actions])
     print(json.dumps(results))

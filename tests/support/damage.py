@@ -3,18 +3,15 @@
 import io
 import json
 import random
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-_ODD: tuple[Any, ...] = (
+_ODD = (
     None, [], {}, "", "odd", -1, 0, 1e308, 10**40, True, float("nan"), [[1]], {"odd": []},
 )  # fmt: skip
 
 
-def damages(path: Path) -> Iterator[tuple[str, bytes | None]]:
+def damages(path):
     """Descriptions and contents that may stand in the place of a file's; None: it is missing."""
     content = path.read_bytes()
     yield "missing", None
@@ -31,12 +28,12 @@ def damages(path: Path) -> Iterator[tuple[str, bytes | None]]:
             yield from _other_arrays(content)
 
 
-def _other_json(content: bytes) -> Iterator[tuple[str, bytes]]:
+def _other_json(content):
     for what, value in _variants(json.loads(content)):
         yield what, json.dumps(value).encode()
 
 
-def _other_events(content: bytes) -> Iterator[tuple[str, bytes]]:
+def _other_events(content):
     """One kind of event otherwise, wherever it stands."""
     happened = [json.loads(line) for line in content.splitlines()]
     for kind in dict.fromkeys(event["event"] for event in happened):
@@ -50,7 +47,7 @@ def _other_events(content: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"{kind}: {what}", text.encode()
 
 
-def _variants(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+def _variants(value, where=""):
     """A JSON value with one part of it missing, or odd."""
     for odd in _ODD:
         if type(odd) is not type(value) or odd != value:
@@ -68,7 +65,7 @@ def _variants(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
             yield what, [changed, *value[1:]]
 
 
-def _other_arrays(content: bytes) -> Iterator[tuple[str, bytes]]:
+def _other_arrays(content):
     with np.load(io.BytesIO(content)) as file:
         arrays = dict(file)
     for name, array in arrays.items():
@@ -86,7 +83,7 @@ def _other_arrays(content: bytes) -> Iterator[tuple[str, bytes]]:
             yield f"{name}: more classes", _npz(rest | {name: np.hstack([array, array])})
 
 
-def _npz(arrays: dict[str, Any]) -> bytes:
+def _npz(arrays):
     file = io.BytesIO()
     np.savez(file, **arrays)
     return file.getvalue()

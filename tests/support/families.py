@@ -1,8 +1,5 @@
 """Small random models of several families."""
 
-from pathlib import Path
-from typing import Any
-
 import torch
 import transformers
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedTokenizerFast
@@ -12,13 +9,13 @@ from tests.support import toys
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-SMALL: dict[str, Any] = {
+SMALL = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
     "max_position_embeddings": 66,
 }  # fmt: skip
 
 
-FAMILIES: dict[str, dict[str, Any]] = {
+FAMILIES = {
     "Bert": SMALL,
     "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64,
                    "max_position_embeddings": 66},
@@ -35,7 +32,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 # The others of the catalogue as they are, and heads that are built in another way.
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+VARIANTS = {
     "ModernBert, alternating attention": (
         "ModernBert",
         {"num_hidden_layers": 3, "global_attn_every_n_layers": 3, "local_attention": 8},
@@ -51,7 +48,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 DECODERS = {"GPT2", "Llama"}
 
 
-def write(folder: Path, family: str, **values: Any) -> Path:
+def write(folder, family, **values):
     """A random model of a family, or of a variant, with a tokenizer of the toys' words. `values`
     replace those of its configuration."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -61,7 +58,7 @@ def write(folder: Path, family: str, **values: Any) -> Path:
     vocabulary = {word: index for index, word in enumerate([*SPECIAL, *toys.WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    names: dict[str, Any] = {"unk_token": "[UNK]", "eos_token": "[SEP]"}
+    names = {"unk_token": "[UNK]", "eos_token": "[SEP]"}
     if family not in DECODERS:
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
         names |= {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -77,7 +74,7 @@ def write(folder: Path, family: str, **values: Any) -> Path:
     return folder
 
 
-def lively(folder: Path) -> Path:
+def lively(folder):
     """The model with larger weights: a random model gives all pairs nearly the same logits."""
     classifier = AutoModelForSequenceClassification.from_pretrained(folder)
     with torch.no_grad():

@@ -5,8 +5,6 @@ faults to order; `jobs` and `buckets` have the rest. Nothing of Finetune's, and 
 clients do not ask for.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -15,7 +13,6 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -63,15 +60,15 @@ class Repo:
     space: Space | None = None
 
     @property
-    def head(self) -> str:
+    def head(self):
         return self.commits[-1] if self.commits else ""
 
-    def at(self, revision: str) -> tuple[str, Files]:
+    def at(self, revision):
         """The commit that a known revision stands for, and its files."""
         files = self.earlier.get(revision)
         return (self.head, self.files) if files is None else (revision, files)
 
-    def commit(self, message: str, changes: dict[str, bytes | None], text: str = "") -> str:
+    def commit(self, message, changes, text=""):
         if self.commits:
             self.earlier[self.head] = dict(self.files)
         changed = {**self.files, **changes}
@@ -93,18 +90,18 @@ class User:
     pro: bool = False  # whether free hardware runs their Gradio Spaces
     made: set[str] = field(default_factory=set)  # repositories
 
-    def may_write(self, full: str) -> bool:
+    def may_write(self, full):
         if self.role == "contributor" and "/" in full and full not in self.made:
             return False
         return self.role != "read" and full.split("/")[0] in (self.name, *self.orgs)
 
-    def belongs_to(self, namespace: str) -> bool:
+    def belongs_to(self, namespace):
         """Whether they may see what is private there."""
         return namespace in (self.name, *(org.removesuffix(":read") for org in self.orgs))
 
 
 @cache
-def _key() -> RSAKey:
+def _key():
     return RSAKey.generate_key(2048, parameters={"kid": "test"})
 
 
@@ -144,7 +141,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         if not isinstance(sys.exception(), OSError | ValueError):
             super().handle_error(request, client_address)
 
@@ -152,7 +149,7 @@ class Server(ThreadingHTTPServer):
 class LoopbackHub:
     """The server; a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.jobs = jobs.Jobs()
         # Kept for good: what the clients remember of it lies in HF_HOME, and outlives a test.
         self.storage_of_buckets = buckets.Storage()
@@ -164,30 +161,30 @@ class LoopbackHub:
         self.storage = f"http://localhost:{self._server.server_port}"
         self.reset()
 
-    def reset(self) -> None:
+    def reset(self):
         """Forget all that was added and asked."""
-        self.repos: dict[tuple[str, str], Repo] = {}  # by kind and id
-        self.buckets: dict[str, buckets.Bucket] = {}  # by id
+        self.repos = {}  # by kind and id
+        self.buckets = {}  # by id
         self.jobs.close()
         self.jobs = jobs.Jobs(self.environment())
-        self.users: dict[str, User] = {}  # by token
-        self.requests: list[tuple[str, str, int]] = []  # method, path, status
-        self.targets: list[str] = []  # whole addresses of requests
-        self.tokens_seen: list[str] = []
+        self.users = {}  # by token
+        self.requests = []  # method, path, status
+        self.targets = []  # whole addresses of requests
+        self.tokens_seen = []
         self.provider = Provider()  # of sign-ins
-        self.uploads: dict[str, bytes] = {}  # sha256 -> content of every large file sent
-        self.faults: list[Fault] = []
+        self.uploads = {}  # sha256 -> content of every large file sent
+        self.faults = []
 
-    def __enter__(self) -> LoopbackHub:
+    def __enter__(self):
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self.jobs.close()
         self._server.shutdown()
         self._server.server_close()
 
-    def environment(self, home: Path | None = None) -> dict[str, str]:
+    def environment(self, home=None):
         """What makes the clients of a process talk to this Hub alone; with a folder of their own
         for what they remember of it, which no other server's clients may have used."""
         own = {"HF_HOME": str(home), "HF_XET_CACHE": str(home / "xet")} if home else {}
@@ -197,13 +194,11 @@ class LoopbackHub:
             "HF_XET_CLIENT_RETRY_BASE_DELAY": "20ms",  # seconds, else
         } | own  # fmt: skip
 
-    def add_user(self, token: str, name: str, *values: Any, **named: Any) -> None:
+    def add_user(self, token, name, *values, **named):
         """Make a token known; see `User`."""
         self.users[token] = User(name, *values, **named)
 
-    def add_repo(
-        self, repo_id: str, kind: str = "model", files: Files | Path | None = None, **values: Any
-    ) -> Repo:
+    def add_repo(self, repo_id, kind="model", files=None, **values):
         """A repository with one commit of these files, or of a folder's; see `Repo`."""
         if isinstance(files, Path):
             paths = (path for path in files.rglob("*") if path.is_file())
@@ -213,19 +208,19 @@ class LoopbackHub:
         self.repos[kind, repo_id] = repo
         return repo
 
-    def fail(self, *values: Any, **named: Any) -> Fault:
+    def fail(self, *values, **named):
         """Give the next requests whose path matches another answer; see `Fault`."""
         self.faults.append(Fault(*values, **named))
         return self.faults[-1]
 
-    def fault_for(self, method: str, path: str) -> Fault:
+    def fault_for(self, method, path):
         for fault in self.faults:
             if fault.times and fault.method in ("", method) and re.search(fault.path, path):
                 fault.times -= 1
                 return fault
         return Fault()
 
-    def find(self, kind: str, repo_id: str, user: User | None) -> Repo:
+    def find(self, kind, repo_id, user):
         """A repository that this user may read; refused alike if it is missing or private."""
         repo = self.repos.get((kind, repo_id))
         mine = user is not None and repo_id.split("/")[0] in (user.name, *user.orgs)
@@ -241,10 +236,10 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # or each answer takes 40 ms longer
     hub: ClassVar[LoopbackHub]
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         """Quiet: the hub keeps its own list."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         size = int(self.headers.get("Content-Length") or 0)
         self.path_only = unquote(urlsplit(self.path).path)
         self.hub.targets.append(self.path)
@@ -275,11 +270,11 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_PUT = do_DELETE = do_GET
 
-    def _hang_up(self) -> None:
+    def _hang_up(self):
         self.close_connection = True
         self.connection.close()
 
-    def _read_body(self, size: int) -> bytes:
+    def _read_body(self, size):
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return self.rfile.read(size)
         body = b""
@@ -289,7 +284,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return body
 
-    def _who(self) -> User | None:
+    def _who(self):
         header = self.headers.get("Authorization", "")
         if not header.startswith("Bearer ") or re.match(r"/v\d/", self.path_only):
             return None  # the storage of buckets has tokens of its own
@@ -299,14 +294,14 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(401, "", "Invalid credentials in Authorization header")
         return self.hub.users[token]
 
-    def _route(self) -> None:
+    def _route(self):
         for methods, pattern, action in ROUTES:
             match = re.fullmatch(pattern, self.path_only)
             if match and self.command in methods.split():
                 return action(self, **match.groupdict())
         raise Refused(404, "", f"no route for {self.command} {self.path_only}")
 
-    def _send(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
+    def _send(self, status, body=b"", headers=None):
         if self.answer is not None:
             status, body, headers = self.answer.status or status, self.answer.body, None
             if self.answer.gate is not None:
@@ -320,7 +315,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body[: self.cut_after or None])
             self.close_connection = self.close_connection or bool(self.cut_after)
 
-    def start_stream(self, kind: str) -> None:
+    def start_stream(self, kind):
         """Begin an answer that comes in parts."""
         self.hub.requests.append((self.command, self.path_only, 200))
         self.send_response(200)
@@ -328,7 +323,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
 
-    def stream(self, part: bytes) -> None:
+    def stream(self, part):
         """Send a part; where the connection is to be cut, only to there."""
         frame = b"%x\r\n%b\r\n" % (len(part), part)
         if self.cut_after and len(part) >= self.cut_after:
@@ -337,13 +332,13 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(frame)
         self.cut_after -= len(part) if self.cut_after else 0
 
-    def end_stream(self) -> None:
+    def end_stream(self):
         self.wfile.write(b"0\r\n\r\n")
 
-    def _json(self, value: Any, status: int = 200) -> None:
+    def _json(self, value, status=200):
         self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def _writer(self, namespace: str | None) -> User:
+    def _writer(self, namespace):
         """The user, if they may write to a namespace (their own by default) or a repository."""
         user = self.user
         if user is None or not user.may_write(namespace or user.name):
@@ -352,10 +347,10 @@ class Handler(BaseHTTPRequestHandler):
 
     # What the clients ask for, in the order of a push and then of a download.
 
-    def root(self) -> None:
+    def root(self):
         self._send(200)
 
-    def whoami(self) -> None:
+    def whoami(self):
         if self.user is None:
             raise Refused(401, "", "Invalid credentials in Authorization header")
         role = self.user.role
@@ -368,7 +363,7 @@ class Handler(BaseHTTPRequestHandler):
         auth = {"type": "access_token", "accessToken": access}
         self._json({"type": "user", "name": self.user.name, "orgs": orgs, "auth": auth})
 
-    def create(self) -> None:
+    def create(self):
         body = json.loads(self.body)
         user = self._writer(body.get("organization"))
         repo_id = f"{body.get('organization') or user.name}/{body['name']}"
@@ -388,7 +383,7 @@ class Handler(BaseHTTPRequestHandler):
         user.made.add(repo_id)
         self._json(where)
 
-    def oidc(self) -> None:
+    def oidc(self):
         url = self.hub.url
         self._json(
             {
@@ -399,11 +394,11 @@ class Handler(BaseHTTPRequestHandler):
             }
         )  # fmt: skip
 
-    def oidc_keys(self) -> None:
+    def oidc_keys(self):
         """What its signatures are checked with."""
         self._json({"keys": [_key().as_dict(private=False)]})
 
-    def authorize(self) -> None:
+    def authorize(self):
         """Send the browser back, with a code."""
         query = dict(parse_qsl(urlsplit(self.path).query))
         code = secrets.token_urlsafe(8)
@@ -413,7 +408,7 @@ class Handler(BaseHTTPRequestHandler):
         back = urlencode({"code": code, "state": query["state"]})
         self._send(302, b"", {"Location": f"{query['redirect_uri']}{mark}{back}"})
 
-    def exchange(self) -> None:
+    def exchange(self):
         """The tokens for a code, which is good for once."""
         form, url = dict(parse_qsl(self.body.decode())), self.hub.url
         provider = self.hub.provider
@@ -435,20 +430,20 @@ class Handler(BaseHTTPRequestHandler):
              "id_token": identity}
         )  # fmt: skip
 
-    def hardware(self) -> None:
+    def hardware(self):
         self._json([flavor.answer(name) for name, flavor in jobs.SPACES.items()])
 
-    def _space(self, repo: str) -> Space:
+    def _space(self, repo):
         return self.hub.find("space", repo, self.user).space
 
-    def runtime(self, repo: str) -> None:
+    def runtime(self, repo):
         space = self._space(repo)
         self._json(
             {"stage": "BUILDING", "hardware": {"current": None, "requested": space.hardware},
              "gcTimeout": space.sleep_time, "storage": None, "volumes": space.volumes or None}
         )  # fmt: skip
 
-    def request_hardware(self, repo: str) -> None:
+    def request_hardware(self, repo):
         space, body = self._space(repo), json.loads(self.body)
         if not self._writer(repo).pays:
             raise Refused(402, "", "This takes a payment method")
@@ -456,7 +451,7 @@ class Handler(BaseHTTPRequestHandler):
         space.sleep_time = body.get("sleepTimeSeconds", space.sleep_time)
         self.runtime(repo)
 
-    def set_volumes(self, repo: str) -> None:
+    def set_volumes(self, repo):
         self._writer(repo)
         volumes = json.loads(self.body)["volumes"]
         for volume in volumes:
@@ -465,18 +460,18 @@ class Handler(BaseHTTPRequestHandler):
         self._space(repo).volumes = volumes
         self._json({})
 
-    def add_variable(self, repo: str) -> None:
+    def add_variable(self, repo):
         self._writer(repo)
         space, body = self._space(repo), json.loads(self.body)
         space.variables[body["key"]] = body["value"]
         self._json({key: {"value": value} for key, value in space.variables.items()})
 
-    def validate_yaml(self) -> None:
+    def validate_yaml(self):
         front = yaml.safe_load(json.loads(self.body)["content"].split("---\n")[1])
         problems = [] if isinstance(front, dict) else [{"message": "it is no mapping"}]
         self._json({"errors": problems, "warnings": []}, 400 if problems else 200)
 
-    def preupload(self, kind: str, repo: str, revision: str) -> None:
+    def preupload(self, kind, repo, revision):
         held = self.hub.find(kind, repo, self.user).files
         self._writer(repo)
         files = []
@@ -486,26 +481,26 @@ class Handler(BaseHTTPRequestHandler):
             files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         self._json({"files": files})
 
-    def lfs_batch(self, repo: str, prefix: str | None) -> None:
+    def lfs_batch(self, repo, prefix):
         self.hub.find((prefix or "models")[:-1], repo, self.user)
         self._writer(repo)
-        objects: list[dict[str, Any]] = []
+        objects = []
         for entry in json.loads(self.body)["objects"]:
             upload = {"upload": {"href": f"{self.hub.storage}/lfs/{entry['oid']}"}}
             missing = {"actions": upload} if entry["oid"] not in self.hub.uploads else {}
             objects.append({"oid": entry["oid"], "size": entry["size"], **missing})
         self._json({"transfer": "basic", "objects": objects})
 
-    def lfs_put(self, oid: str) -> None:
+    def lfs_put(self, oid):
         assert hashlib.sha256(self.body).hexdigest() == oid
         self.hub.uploads[oid] = self.body
         self._send(200)
 
-    def commit(self, kind: str, repo: str, revision: str) -> None:
+    def commit(self, kind, repo, revision):
         target = self.hub.find(kind, repo, self.user)
         self._writer(repo)
         message = text = ""
-        changes: dict[str, bytes | None] = {}
+        changes = {}
         for line in filter(None, self.body.splitlines()):
             entry = json.loads(line)
             value = entry["value"]
@@ -524,7 +519,7 @@ class Handler(BaseHTTPRequestHandler):
         url = f"{self.hub.url}/{prefix}{repo}/commit/{commit}"
         self._json({"success": True, "commitOid": commit, "commitUrl": url})
 
-    def commits(self, kind: str, repo: str, revision: str) -> None:
+    def commits(self, kind, repo, revision):
         target = self._at(kind, repo, revision)
         self._json(
             [
@@ -535,7 +530,7 @@ class Handler(BaseHTTPRequestHandler):
             ]
         )  # fmt: skip
 
-    def info(self, kind: str, repo: str, revision: str = "main") -> None:
+    def info(self, kind, repo, revision="main"):
         target = self._at(kind, repo, revision)
         sizes = "blobs" in dict(parse_qsl(urlsplit(self.path).query))
         sha, files = target.at(revision)
@@ -553,7 +548,7 @@ class Handler(BaseHTTPRequestHandler):
             }
         )  # fmt: skip
 
-    def listing(self, kind: str) -> None:
+    def listing(self, kind):
         query = dict(parse_qsl(urlsplit(self.path).query))
         found = [
             repo for (its, name), repo in self.hub.repos.items()
@@ -563,13 +558,13 @@ class Handler(BaseHTTPRequestHandler):
         answer = [{"id": repo.id, "downloads": repo.downloads} for repo in found]
         self._json(answer[: int(query["limit"])])
 
-    def _at(self, kind: str, repo: str, revision: str) -> Repo:
+    def _at(self, kind, repo, revision):
         target = self.hub.find(kind, repo, self.user)
         if revision != "main" and revision not in target.commits:
             raise Refused(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return target
 
-    def tree(self, kind: str, repo: str, revision: str, path: str | None = None) -> None:
+    def tree(self, kind, repo, revision, path=None):
         prefix = f"{path}/" if path else ""
         _, files = self._at(kind, repo, revision).at(revision)
         inside = [name for name in sorted(files) if name.startswith(prefix)]
@@ -582,7 +577,7 @@ class Handler(BaseHTTPRequestHandler):
         ]
         self._json([*folders, *(_file(name, files) for name in inside)])
 
-    def resolve(self, repo: str, revision: str, path: str, prefix: str | None) -> None:
+    def resolve(self, repo, revision, path, prefix):
         target = self._at((prefix or "models")[:-1], repo, revision)
         owner = self.user is not None and repo.split("/")[0] == self.user.name
         if target.gated and not owner:
@@ -601,10 +596,10 @@ class Handler(BaseHTTPRequestHandler):
             return self._send(302, b"", headers)
         return self._ranged(content, headers)
 
-    def lfs_get(self, oid: str) -> None:
+    def lfs_get(self, oid):
         self._ranged(self.hub.uploads[oid], {"Accept-Ranges": "bytes"})
 
-    def _ranged(self, content: bytes, headers: dict[str, str]) -> None:
+    def _ranged(self, content, headers):
         limits = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not limits:
             return self._send(200, content, headers)
@@ -614,7 +609,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send(206, content[first : last + 1], shown)
 
 
-def _oid(path: str, content: bytes | None) -> str | None:
+def _oid(path, content):
     """By what the clients know a file that is there: git's hash of a blob, or sha256 of a large
     file's content."""
     if content is None:
@@ -624,13 +619,13 @@ def _oid(path: str, content: bytes | None) -> str | None:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
-def _mode(path: str, size: int) -> str:
+def _mode(path, size):
     return "lfs" if path.endswith(LFS_SUFFIXES) or size > LFS_SIZE else "regular"
 
 
-def _file(path: str, files: Files) -> dict[str, Any]:
+def _file(path, files):
     size, oid = len(files[path]), hashlib.sha256(files[path]).hexdigest()
-    entry: dict[str, Any] = {"type": "file", "oid": oid[:40], "size": size, "path": path}
+    entry = {"type": "file", "oid": oid[:40], "size": size, "path": path}
     if _mode(path, size) == "lfs":
         entry["lfs"] = {"oid": oid, "size": size, "pointerSize": 130}
     return entry
@@ -641,7 +636,7 @@ _KIND = r"(?P<kind>model|dataset|space)s"
 _REV = r"(?P<revision>[\w.-]+)"
 _PREFIX = r"(?:(?P<prefix>datasets|spaces)/)?"
 
-ROUTES: list[tuple[str, str, Callable[..., None]]] = [
+ROUTES = [
     ("GET HEAD", r"/", Handler.root),
     ("GET", r"/\.well-known/openid-configuration", Handler.oidc),
     ("GET", r"/oauth/jwks", Handler.oidc_keys),

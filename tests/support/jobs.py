@@ -4,8 +4,6 @@ It has its own folder as its disk and home, an environment of its own, and ends 
 started. Its image is only written down, and it is tried once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import secrets
@@ -14,18 +12,15 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import psutil
 
 from tests.support.buckets import Refused, timestamp
-
-if TYPE_CHECKING:
-    from tests.support.hub import Handler
 
 Command = list[str]
 Environment = dict[str, str]
@@ -44,7 +39,7 @@ class Flavor:
     gpu: str = ""
     vram: str = ""
 
-    def answer(self, name: str) -> dict[str, Any]:
+    def answer(self, name):
         """As the Hub describes it."""
         gpu = {"type": "gpu", "model": self.gpu, "quantity": "1", "vram": self.vram,
                "manufacturer": "Nvidia"}  # fmt: skip
@@ -86,13 +81,13 @@ class Job:
     process: subprocess.Popen[bytes] | None = None
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def write(self, line: str) -> None:
+    def write(self, line):
         """Add a line to the log."""
         with self.changed:
             self.lines.append((time.time(), line))
             self.changed.notify_all()
 
-    def start(self) -> bool:
+    def start(self):
         """Go from waiting to running, unless it has ended."""
         with self.changed:
             if self.stage != "SCHEDULING":
@@ -101,25 +96,25 @@ class Job:
         self.write(f"===== Job started at {timestamp(self.started)[:19].replace('T', ' ')} =====")
         return True
 
-    def end(self, stage: str, message: str | None = None) -> None:
+    def end(self, stage, message=None):
         """Give it its last stage, unless it has one."""
         with self.changed:
             if self.stage not in ENDED:
                 self.stage, self.message, self.finished = stage, message, time.time()
             self.changed.notify_all()
 
-    def end_log(self) -> None:
+    def end_log(self):
         with self.changed:
             self.log_ended = True
             self.changed.notify_all()
 
-    def wait_for_lines(self, number: int) -> list[tuple[float, str]]:
+    def wait_for_lines(self, number):
         """The lines of the log after so many; none if it ends."""
         with self.changed:
             self.changed.wait_for(lambda: self.log_ended or len(self.lines) > number)
             return self.lines[number:]
 
-    def processes(self) -> list[psutil.Process]:
+    def processes(self):
         """All processes of its container, whatever sessions they made for themselves."""
         found = []
         for process in psutil.process_iter():
@@ -128,7 +123,7 @@ class Job:
                     found.append(process)
         return found
 
-    def kill(self) -> None:
+    def kill(self):
         """End its container at once, and wait until it is gone."""
         until = time.monotonic() + 5
         while (left := self.processes()) and time.monotonic() < until:
@@ -137,7 +132,7 @@ class Job:
                     process.kill()
             time.sleep(0.01)
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self):
         """As the Hub describes it, without the values of its secrets."""
         spec = self.spec
         times = {"createdAt": self.created, "startedAt": self.started, "finishedAt": self.finished}
@@ -151,7 +146,7 @@ class Job:
         } | {name: moment and timestamp(moment) for name, moment in times.items()}  # fmt: skip
 
 
-def _as_is(command: Command, environment: Environment) -> tuple[Command, Environment]:
+def _as_is(command, environment):
     return command, environment
 
 
@@ -167,11 +162,11 @@ class Jobs:
     threads: list[threading.Thread] = field(default_factory=list)
 
     @property
-    def last(self) -> Job:
+    def last(self):
         """The latest job."""
         return next(reversed(self.all.values()))
 
-    def run(self, namespace: str, user: str, spec: dict[str, Any]) -> Job:
+    def run(self, namespace, user, spec):
         """Start a job in the background."""
         folder = Path(tempfile.mkdtemp(prefix="finetune-job-"))
         hidden = spec.pop("secrets", {})
@@ -181,16 +176,14 @@ class Jobs:
         self.threads[-1].start()
         return job
 
-    def kill(
-        self, job_id: str, message: str | None = "The machine was lost", stage: str = "ERROR"
-    ) -> None:
+    def kill(self, job_id, message="The machine was lost", stage="ERROR"):
         """What happens to machines, or what a user does: its container is killed."""
         job = self.all[job_id]
         if job.stage not in ENDED:
             job.end(stage, message)
             job.kill()
 
-    def close(self) -> None:
+    def close(self):
         """Kill all containers and remove their disks."""
         for job in list(self.all.values()):
             self.kill(job.id, None, "CANCELED")
@@ -199,13 +192,13 @@ class Jobs:
         for job in self.all.values():
             shutil.rmtree(job.folder, ignore_errors=True)
 
-    def _attend(self, job: Job) -> None:
+    def _attend(self, job):
         """From a job's first moment to its last."""
         stage, message = self._contain(job) if job.start() else (job.stage, job.message)
         job.end(stage, message)
         job.end_log()
 
-    def _contain(self, job: Job) -> tuple[str, str | None]:
+    def _contain(self, job):
         """Run a container to its end; how it ended."""
         command, environment = self._prepared(job)
         process = subprocess.Popen(
@@ -224,14 +217,14 @@ class Jobs:
         code = 128 - code if code < 0 else code  # as a shell tells a signal
         return ("ERROR", f"Job failed with exit code: {code}") if code else ("COMPLETED", None)
 
-    def _prepared(self, job: Job) -> tuple[Command, Environment]:
+    def _prepared(self, job):
         base = {"PATH": PATH, "HOME": str(job.folder), "LANG": "C.UTF-8"}
         environment = {**base, **self.environment, **job.spec.get("environment", {}), **job.secrets}
         command = [*job.spec["command"], *job.spec.get("arguments", [])]
         command, environment = self.prepare(command, environment)
         return command, {**environment, "JOB_ID": job.id}
 
-    def _read(self, job: Job, output: IO[bytes]) -> None:
+    def _read(self, job, output):
         """Take a container's lines as they come."""
         with output:
             for raw in output:
@@ -241,18 +234,18 @@ class Jobs:
 # The requests.
 
 
-def hardware(request: Handler) -> None:
+def hardware(request):
     flavors = request.hub.jobs.hardware
     request._json([flavor.answer(name) for name, flavor in flavors.items()])
 
 
-def _check_member(request: Handler, namespace: str) -> None:
+def _check_member(request, namespace):
     """Refuse whoever may not see what is run in a namespace."""
     if request.user is None or not request.user.belongs_to(namespace):
         raise Refused(404, "", "Job not found")
 
 
-def _find(request: Handler, namespace: str, job: str) -> Job:
+def _find(request, namespace, job):
     _check_member(request, namespace)
     found = request.hub.jobs.all.get(job)
     if found is None or found.namespace != namespace:
@@ -260,7 +253,7 @@ def _find(request: Handler, namespace: str, job: str) -> Job:
     return found
 
 
-def run(request: Handler, namespace: str) -> None:
+def run(request, namespace):
     """Refuse what may not be run, or start it."""
     user, spec, jobs = request._writer(namespace), json.loads(request.body), request.hub.jobs
     if not user.pays:
@@ -268,7 +261,7 @@ def run(request: Handler, namespace: str) -> None:
     request._json(jobs.run(namespace, user.name, spec).answer())
 
 
-def listing(request: Handler, namespace: str) -> None:
+def listing(request, namespace):
     """The jobs of a namespace, the latest first."""
     _check_member(request, namespace)
     query = parse_qs(urlsplit(request.path).query)
@@ -282,18 +275,18 @@ def listing(request: Handler, namespace: str) -> None:
     )  # fmt: skip
 
 
-def inspect(request: Handler, namespace: str, job: str) -> None:
+def inspect(request, namespace, job):
     request._json(_find(request, namespace, job).answer())
 
 
-def cancel(request: Handler, namespace: str, job: str) -> None:
+def cancel(request, namespace, job):
     found = _find(request, namespace, job)
     request._writer(namespace)
     request.hub.jobs.kill(job, None, "CANCELED")
     request._json(found.answer())
 
 
-def logs(request: Handler, namespace: str, job: str) -> None:
+def logs(request, namespace, job):
     """Stream a log as server-sent events, until the job is over or the client has gone."""
     found, number = _find(request, namespace, job), 0
     request.start_stream("text/event-stream")
@@ -305,7 +298,7 @@ def logs(request: Handler, namespace: str, job: str) -> None:
     request.end_stream()
 
 
-def routes() -> Iterator[tuple[str, str, Callable[..., None]]]:
+def routes():
     namespace, job = r"(?P<namespace>[\w.-]+)", r"(?P<job>[0-9a-f]{24})"
     yield "GET", r"/api/jobs/hardware", hardware
     yield "POST", rf"/api/jobs/{namespace}", run

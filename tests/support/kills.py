@@ -8,14 +8,11 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from finetune.jobs import service
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = int(os.environ.get("FINETUNE_TEST_SEED", "7"))
@@ -29,12 +26,12 @@ class Kills:
         processes: those that the test has to end.
     """
 
-    def __init__(self, store: Path, processes: list[psutil.Process]) -> None:
+    def __init__(self, store, processes):
         print(f"FINETUNE_TEST_SEED={SEED}")
         self.draw = random.Random(SEED)
         self._store, self._processes = store, processes
 
-    def start(self, what: str, *words: str) -> subprocess.Popen[str]:
+    def start(self, what, *words):
         """Start what plays an app, and wait until it is there; see `tests.support.apps`."""
         command = [sys.executable, "-m", "tests.support.apps", what, str(self._store), *words]
         app = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -42,7 +39,7 @@ class Kills:
         assert app.stdout.readline() == "there\n"
         return app
 
-    def at_random(self, app: subprocess.Popen[Any], seconds: float, with_workers: bool) -> None:
+    def at_random(self, app, seconds, with_workers):
         """Kill an app within so many seconds; with its workers, in any order."""
         time.sleep(self.draw.uniform(0, seconds))
         killed = self.workers(app) if with_workers else []
@@ -53,7 +50,7 @@ class Kills:
         app.wait(30)
         psutil.wait_procs(killed, 30)
 
-    def workers(self, app: subprocess.Popen[Any] | None = None) -> list[psutil.Process]:
+    def workers(self, app=None):
         """The processes of the store, beside an app."""
         found = []
         for process in psutil.process_iter():
@@ -64,7 +61,7 @@ class Kills:
         return found
 
 
-def go_on(store: RunStore) -> bool:
+def go_on(store):
     """Resume what was interrupted; whether runs are left to be finished."""
     for run in store.runs():
         if run.state().status == "interrupted":
@@ -72,7 +69,7 @@ def go_on(store: RunStore) -> bool:
     return any(run.state().status != "finished" for run in store.runs())
 
 
-def check_ended(run: Run, total: int) -> None:
+def check_ended(run, total):
     """See that a run has ended once, its steps taken one after the other by one worker at a time,
     with every step once as the page shows them."""
     summary, taken = run.state(), 0

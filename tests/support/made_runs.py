@@ -1,8 +1,6 @@
 """Runs whose events and answers a test lays down by hand, and files to compare with them."""
 
 import random
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,20 +11,17 @@ from finetune.evaluation import cross_validation, saved_predictions
 from finetune.evaluation.saved_predictions import SwappedLogits
 from finetune.metrics import catalog
 from finetune.runs import events, grids
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from finetune.runs.summary import RunSummary
 from finetune.tasks.registry import task_of
 from tests.support import toys
 from tests.support.uploads import write_csv
 
 HEAD = ("sentence1", "sentence2", "label")
-FILTERS: dict[str, Any] = {"which": "all", "label": "", "search": "", "page": 0}
+FILTERS = {"which": "all", "label": "", "search": "", "page": 0}
 
 
-def prepared(rows: int, names: tuple[str, ...] = ("no", "yes"), **values: Any) -> events.Prepared:
+def prepared(rows, names=("no", "yes"), **values):
     """What a run of these classes says before its first step."""
-    known: dict[str, Any] = {
+    known = {
         "train_examples": 64, "validation_examples": rows, "steps_per_epoch": 4, "total_steps": 8,
         "labels": list(names), "parameters": 1000, "precision": "no",
         "data": {"positive_label": names[-1], "rows": {}},
@@ -35,24 +30,22 @@ def prepared(rows: int, names: tuple[str, ...] = ("no", "yes"), **values: Any) -
 
 
 def add_scores(
-    run: Run, step: int, logits: np.ndarray, labels: Any, best: bool = True,
-    scores: dict[str, float] | None = None,
-) -> None:  # fmt: skip
+    run, step, logits, labels, best = True,
+    scores = None,
+):  # fmt: skip
     """Append an evaluation, whose logits are saved."""
     saved_predictions.save_logits(run, step, logits.astype(np.float32), np.array(labels))
     scores = scores or {"accuracy": 0.5, "f1": 0.5}
     run.append(events.Evaluated(step=step, epoch=1, metrics=scores, seconds=1, best=best))
 
 
-def keep_rows(run: Run, *columns: Any) -> None:
+def keep_rows(run, *columns):
     """Keep the rows that the logits are of."""
     table = pa.table(dict(zip(HEAD, map(list, columns), strict=True)))
     saved_predictions.save_examples(run, "validation", table)
 
 
-def evaluated(
-    store: RunStore, checkpoint: Path, seed: int, skill: float, scale: float = 1.0
-) -> Run:
+def evaluated(store, checkpoint, seed, skill, scale=1.0):
     """A finished run whose model is the toy, with saved logits of its own; their `scale` makes it
     too sure of itself."""
     run = store.create(RunConfig(checkpoint=str(checkpoint), max_length=32, seed=seed))
@@ -84,14 +77,14 @@ def evaluated(
     return run
 
 
-def sure(answers: list[int], classes: int = 2, by: float = 2.0) -> np.ndarray:
+def sure(answers, classes=2, by=2.0):
     logits = np.zeros((len(answers), classes), np.float32)
     logits[np.arange(len(answers)), answers] = by
     return logits
 
 
-def scored(store: RunStore, steps: dict[int, np.ndarray], labels: list[int], best: int,
-           names: tuple[str, ...] = ("no", "yes")) -> tuple[Run, RunSummary]:  # fmt: skip
+def scored(store, steps, labels, best,
+           names = ("no", "yes")):  # fmt: skip
     """A run with the saved logits of some evaluations."""
     run = store.create(RunConfig())
     run.append(events.Started(device="CPU"))
@@ -104,7 +97,7 @@ def scored(store: RunStore, steps: dict[int, np.ndarray], labels: list[int], bes
 ROWS = 60  # of a cross-validation
 
 
-def folded(store: RunStore, config: RunConfig, right: float = 0.8) -> list[Run]:
+def folded(store, config, right=0.8):
     """Finished runs of the folds of a cross-validation, whose last models get about this share of
     the rows right, and the run on all rows, which has not begun."""
     draw, runs = np.random.default_rng(1), []
@@ -138,7 +131,7 @@ def folded(store: RunStore, config: RunConfig, right: float = 0.8) -> list[Run]:
     return runs
 
 
-def finish(run: Run) -> RunSummary:
+def finish(run):
     """Write what the worker of the run on all rows writes, from the answers of the folds."""
     target = prepared(ROWS).target
     answers = saved_predictions.read_logits(run, 0, target)
@@ -161,7 +154,7 @@ def finish(run: Run) -> RunSummary:
 Rows = list[tuple[str, str, int]]
 
 
-def new_rows(count: int, seed: int, words: str = "", long: int = 0) -> Rows:
+def new_rows(count, seed, words="", long=0):
     """Pairs that share no sentence, with further words and letters."""
     draw = random.Random(seed)
     pairs = []
@@ -173,15 +166,15 @@ def new_rows(count: int, seed: int, words: str = "", long: int = 0) -> Rows:
     return pairs
 
 
-def monitored_run(store: RunStore, checkpoint: Path, count: int = 200) -> Run:
+def monitored_run(store, checkpoint, count=200):
     """A finished run of the toy that kept so many validation pairs."""
     run = toys.finished_run(store, checkpoint)
     keep_rows(run, *zip(*new_rows(count, 1), strict=True))
     return run
 
 
-def write_rows(path: Path, pairs: Rows, labelled: bool = False) -> Path:
-    lines: list[Any] = [(*texts, LABELS[label]) for *texts, label in pairs]
+def write_rows(path, pairs, labelled=False):
+    lines = [(*texts, LABELS[label]) for *texts, label in pairs]
     return write_csv(
         path, [HEAD, *lines] if labelled else [HEAD[:2], *(line[:2] for line in lines)]
     )

@@ -18,7 +18,7 @@ NAMES = "names.json"  # beside this file: name -> path; {parent} is the parent's
 SEEN = "seen.json"  # in the job's folder: name -> "done", or the error's name
 
 
-def probe(kind: str, folder: Path) -> int:
+def probe(kind, folder):
     """Write what can be read, which variables there are, and the limit of memory."""
     job = JobFolder(folder)
     names = json.loads((Path(__file__).parent / NAMES).read_text())
@@ -32,7 +32,7 @@ def probe(kind: str, folder: Path) -> int:
     return 0
 
 
-def _read(path: str) -> str:
+def _read(path):
     try:
         if os.path.isdir(path):
             os.listdir(path)

@@ -10,9 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,28 +29,28 @@ _HEALTH = {
 class Nodes:
     """The nodes of a running cluster, known by the pids of their raylets."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process):
         self._process = process
         self.address = self._ask("address")
 
-    def _ask(self, command: str) -> str:
+    def _ask(self, command):
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().strip()
         assert answer, "the cluster has ended"
         return answer
 
-    def add(self) -> int:
+    def add(self):
         """Add a node of one processor."""
         return int(self._ask("add"))
 
-    def kill(self, node: int) -> None:
+    def kill(self, node):
         """Kill a node's processes, as if its machine had lost its power."""
         assert self._ask(f"kill {node}") == "killed"
 
 
 @contextlib.contextmanager
-def running_cluster(home: Path) -> Iterator[Nodes]:
+def running_cluster(home):
     """A cluster without nodes, but for its head; in a folder whose path is short enough for its
     sockets."""
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
@@ -76,7 +74,7 @@ def running_cluster(home: Path) -> Iterator[Nodes]:
                 process.kill()
 
 
-def main(folder: str) -> None:
+def main(folder):
     """Start the head, and answer commands."""
     from ray.cluster_utils import Cluster
 
@@ -84,7 +82,7 @@ def main(folder: str) -> None:
     os.dup2(2, 1)  # Ray prints there
     head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": folder}
     cluster = Cluster(True, head_node_args={**head, "_system_config": _HEALTH})
-    nodes: dict[int, Any] = {}
+    nodes = {}
     for line in sys.stdin:
         match line.split():
             case ["address"]:

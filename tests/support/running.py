@@ -1,18 +1,11 @@
 """Runs that a test starts as the app does, here or on another engine: what the tests' Hub needs to
 carry jobs out, and what tests wait for and compare."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import psutil
-import pytest
 
 from finetune.config import RunConfig
 from finetune.engines import supervisor
@@ -20,22 +13,14 @@ from finetune.engines.base import AttemptStatus, Engine, EngineSpec
 from finetune.engines.supervisor import LogLine
 from finetune.jobs import scheduler, service, workers
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
-from finetune.runs.summary import ENDED, RunSummary
-from tests.support.hub import LoopbackHub
+from finetune.runs.summary import ENDED
 from tests.support.waiting import until
 
-if TYPE_CHECKING:
-    from finetune.ui.engine_form import Choice, EngineForm
 
-
-def start(
-    store: RunStore, config: RunConfig, processes: list[psutil.Process]
-) -> tuple[Run, psutil.Process]:
+def start(store, config, processes):
     run = service.start_run(store, config)
 
-    def begun() -> bool:
+    def begun():
         """A run that has just ended may still hold the place: no app is here to look again."""
         scheduler.dispatch_queue(store)
         return workers.worker_process(run) is not None
@@ -51,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SLOW = {"torch", "transformers", "datasets", "accelerate", "scipy", "sklearn", "matplotlib"}
 
 
-def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str]:
+def command(store, config, launcher):
     options = []
     for name, value in config.to_dict().items():
         if isinstance(value, bool):
@@ -61,7 +46,7 @@ def command(store: RunStore, config: RunConfig, launcher: list[str]) -> list[str
     return [*launcher, "-m", "finetune", "train", "--runs", str(store.root), *options]
 
 
-def losses(run: Run) -> list[float]:
+def losses(run):
     return [loss for _, loss in steps(run)]
 
 
@@ -69,11 +54,11 @@ _BIN = str(Path(sys.executable).parent)
 TOTAL = 200  # steps of a slow run
 
 
-def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str) -> EngineSpec:
+def let_jobs_train(hub, monkeypatch, token):
     """Let the Hub's containers have this environment, for they reach no index of packages; the
     spec of a run on its cheapest machine. The token is that of `hf auth login` here."""
 
-    def prepare(command: list[str], variables: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    def prepare(command, variables):
         script = command[-1].replace("python -m pip install", "true")
         path = os.pathsep.join([_BIN, variables["PATH"]])
         return [*command[:-1], script], variables | {"PATH": path, "OMP_NUM_THREADS": "1"}
@@ -86,7 +71,7 @@ def let_jobs_train(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str
     )
 
 
-def slow_run(store: RunStore, checkpoint: Path, pairs: Path) -> RunConfig:
+def slow_run(store, checkpoint, pairs):
     """A run of the toys whose steps take a moment, so that it is met at work."""
     return RunConfig(
         dataset=store.uploads.add({path.stem: path for path in pairs.glob("*.csv")}),
@@ -96,15 +81,13 @@ def slow_run(store: RunStore, checkpoint: Path, pairs: Path) -> RunConfig:
     )  # fmt: skip
 
 
-def engine_values(form: EngineForm, choice: Choice) -> list[Any]:
+def engine_values(form, choice):
     """What the form's controls send when this is chosen."""
     boxes = [choice.values.get(name, box.value) for (_, name), box in form.controls.items()]
     return [choice.engine, *boxes, choice.agreed, choice.prices, choice.typed]
 
 
-def wait(
-    store: RunStore, run: Run, *statuses: str, when: Callable[[RunSummary], bool] | None = None
-) -> RunSummary:
+def wait(store, run, *statuses, when=None):
     """Wait for one of these statuses, or until what is known of a run at work is so."""
     deadline = time.monotonic() + 240
     while True:
@@ -117,22 +100,22 @@ def wait(
         time.sleep(0.05)
 
 
-def after(step: int) -> Callable[[RunSummary], bool]:
+def after(step):
     """Whether a run has come further than this."""
     return lambda summary: summary.step > step
 
 
-def weights(run: Run) -> str:
+def weights(run):
     return hashlib.sha256((run.best / "model.safetensors").read_bytes()).hexdigest()
 
 
-def steps(run: Run) -> list[tuple[int, float]]:
+def steps(run):
     return [
         (event.step, event.loss) for event in run.tail()[0] if isinstance(event, events.Stepped)
     ]
 
 
-def resume(store: RunStore, run: Run, spec: EngineSpec | None = None) -> None:
+def resume(store, run, spec=None):
     """Let it go on, once its former worker has left."""
     while run.is_alive():
         time.sleep(0.05)
@@ -142,7 +125,7 @@ def resume(store: RunStore, run: Run, spec: EngineSpec | None = None) -> None:
 RATE = 10  # events a second
 
 
-def simulate(run: Run, engine: Engine) -> int:
+def simulate(run, engine):
     """Carry a run out on an engine; its exit status."""
     return supervisor.carry_out(run, open_engine=lambda spec, token: engine)
 
@@ -152,24 +135,24 @@ class SimulatedJob(Engine):
 
     name = "hub-job"
 
-    def __init__(self, seconds: float) -> None:
-        self.lines: list[bytes] = []
+    def __init__(self, seconds):
+        self.lines = []
         self._seconds, self._ends = seconds, 0.0
 
-    def line(self, step: int) -> bytes:
+    def line(self, step):
         event = events.Stepped(
             step=step, epoch=0.0, loss=1 / step, learning_rate=1e-5, samples_per_second=8.0
         )
         return event.model_dump_json().encode()
 
-    def submit(self, run: Run, spec: EngineSpec) -> str:
+    def submit(self, run, spec):
         self._ends = time.monotonic() + self._seconds
         return "simulated"
 
-    def state(self, run: Run, spec: EngineSpec) -> AttemptStatus:
+    def state(self, run, spec):
         return AttemptStatus("running" if time.monotonic() < self._ends else "ended", exit_code=0)
 
-    def follow(self, run: Run, spec: EngineSpec) -> Iterator[str]:
+    def follow(self, run, spec):
         offset = spec.sent
         while time.monotonic() < self._ends:
             time.sleep(1 / RATE)
@@ -178,11 +161,11 @@ class SimulatedJob(Engine):
             offset = log_line.end
             yield log_line.encode()
 
-    def stop(self, run: Run, spec: EngineSpec, now: bool = False) -> None:
+    def stop(self, run, spec, now=False):
         self._ends = 0.0
 
-    def fetch(self, run: Run, spec: EngineSpec) -> bytes:
+    def fetch(self, run, spec):
         return b" " * (spec.sent - 1) + b"\n" + b"".join(line + b"\n" for line in self.lines)
 
-    def remove(self, run: Run, spec: EngineSpec) -> None:
+    def remove(self, run, spec):
         self.stop(run, spec)

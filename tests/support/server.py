@@ -1,7 +1,6 @@
 """The page served by the process of the tests."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 import httpx
@@ -18,22 +17,22 @@ class Server:
     store: RunStore
     url: str  # with a slash at the end
 
-    def client(self, identity: str = "") -> httpx.Client:
+    def client(self, identity=""):
         """A browser that has an identity already, or none."""
         cookies = {auth.COOKIE: identity} if identity else {}
         return httpx.Client(base_url=self.url, cookies=cookies, timeout=60)
 
-    def event(self, name: str) -> int:
+    def event(self, name):
         """The index of the page's first function of that name."""
         return next(index for index, fn in self.blocks.fns.items() if fn.name == name)
 
-    def run(self, web: httpx.Client, event: str | int, data: Any, session: str = "x") -> Any:
+    def run(self, web, event, data, session="x"):
         """The answer to an event of the page, by its name or index, that a browser sends."""
         index = self.event(event) if isinstance(event, str) else event
         body = {"data": data, "fn_index": index, "session_hash": session}
         return web.post("gradio_api/run/predict", json=body)
 
-    def call(self, web: httpx.Client, name: str, *values: Any) -> str:
+    def call(self, web, name, *values):
         """What the stream of an endpoint's answer says to a program."""
         event = web.post(f"gradio_api/call/{name}", json={"data": values}).json()["event_id"]
         return web.get(f"gradio_api/call/{name}/{event}").text

@@ -5,26 +5,17 @@ happens in a step, so that it begins in a quarter of a second and tests of the q
 often.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from finetune.environment import pace
 from finetune.jobs import pipeline, worker, workers
-from finetune.jobs.pipeline import StopSwitch
 from finetune.runs import events
-from finetune.runs.events import Event, Phase
-from finetune.runs.run import Run
-
-if TYPE_CHECKING:
-    import pytest
+from finetune.runs.events import Phase
 
 EVERY = 10  # steps between checkpoints
 PAUSE = 0.01  # seconds a step takes
@@ -33,7 +24,7 @@ BEST_RATE = 7e-5  # learning rate of the best scores
 HOLD = "FINETUNE_TEST_HOLD"
 
 
-def use(monkeypatch: pytest.MonkeyPatch) -> None:
+def use(monkeypatch):
     """Let workers be stand-ins. They are not confined: tests lie where a worker looks for nothing,
     and `HOLD` is no variable of the app."""
     monkeypatch.setattr(workers, "WORKER", "tests.support.stand_in")
@@ -41,21 +32,21 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "visible_environment", lambda: dict(os.environ))
 
 
-def write(path: Path, text: str) -> None:
+def write(path, text):
     """Change such a file, which a worker may be reading."""
     aside = path.with_suffix(".aside")
     aside.write_text(text)
     os.replace(aside, path)
 
 
-def may_take(step: int) -> bool:
+def may_take(step):
     try:
         return step <= int(Path(os.environ.get(HOLD, "")).read_text())
     except (OSError, ValueError):
         return True
 
 
-def stages(run: Run, stop: StopSwitch) -> Generator[Event, None, None]:
+def stages(run, stop):
     """What `train_events` yields, step for step, with nothing behind it."""
     total = run.config().max_steps
     yield events.Started(device="none")

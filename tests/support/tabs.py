@@ -1,13 +1,10 @@
 """Tabs that are drawn on a page of their own, so that a test can call their handlers."""
 
-from typing import Any, TypeVar
-
 import gradio as gr
 from starlette.requests import Request
 
-from finetune.config import RunConfig
+from finetune.config import BUNDLED_DATASET, RunConfig
 from finetune.jobs import check
-from finetune.runs.store import RunStore
 from finetune.ui import auth, form
 from finetune.ui.tabs.data import DataTab
 from finetune.ui.tabs.predict import PredictTab
@@ -17,10 +14,9 @@ from finetune.ui.tabs.train import TrainTab
 # Of the run that the fixture `hers` makes.
 NAME = "Adas-secret-name"
 LOG = "what-the-worker-printed"
-Part = TypeVar("Part", bound=Any)
 
 
-def data_tab(store: RunStore) -> DataTab:
+def data_tab(store):
     tab = DataTab(store)
     with gr.Blocks():
         tab.draw_poller()
@@ -28,7 +24,7 @@ def data_tab(store: RunStore) -> DataTab:
     return tab
 
 
-def new_check(store: RunStore, dataset: str = RunConfig().dataset) -> check.CheckJob:
+def new_check(store, dataset=BUNDLED_DATASET):
     """The check of some pairs, before its process starts."""
     config = RunConfig(dataset=dataset)
     job = check.check_folder(store, config)
@@ -37,22 +33,22 @@ def new_check(store: RunStore, dataset: str = RunConfig().dataset) -> check.Chec
     return job
 
 
-def drawn(part: Part) -> Part:
+def drawn(part):
     """A tab or a part of one, on a page of its own."""
     with gr.Blocks():
         part.draw()
     return part
 
 
-def predict_tab(store: RunStore) -> PredictTab:
+def predict_tab(store):
     return drawn(PredictTab(store))
 
 
-def publish_tab(store: RunStore) -> PublishTab:
+def publish_tab(store):
     return drawn(PublishTab(store))
 
 
-def push_form(run_id: Any) -> list[Any]:
+def push_form(run_id):
     """What Check and Push are given: a run of ada's, to be pushed under a name."""
     return [run_id, "ada", "pairs", False, "", False, "cpu-basic", ""]
 
@@ -61,12 +57,12 @@ def push_form(run_id: Any) -> list[Any]:
 NOBODY = gr.Request(Request({"type": "http", "headers": [], "session": {}}))
 
 
-def form_values(config: RunConfig, **changes: Any) -> list[Any]:
+def form_values(config, **changes):
     """What the form's controls show for a configuration, some of them changed to anything."""
     return [changes.get(name, getattr(config, name)) for name in form.NAMES]
 
 
-def draw_train(store: RunStore) -> TrainTab:
+def draw_train(store):
     """The Train tab on a page of its own, with Data's chooser of pairs."""
     tab = TrainTab(store)
     with gr.Blocks():
@@ -74,6 +70,6 @@ def draw_train(store: RunStore) -> TrainTab:
     return tab
 
 
-def asks(secret: str) -> gr.Request:
+def asks(secret):
     headers = [(auth.HEADER.encode(), secret.encode())]
     return gr.Request(Request({"type": "http", "headers": headers, "session": {}}))

@@ -4,8 +4,6 @@ As with a graph, recording changes no tensor, a replay reads and writes the same
 and what would wait for a GPU cannot be recorded. A tape can be wrong in the ways of `WRONG`.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
 from unittest import mock
 
 import torch
@@ -13,36 +11,36 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from finetune.training.cuda_graphs import Outputs, Recorder
+from finetune.training.cuda_graphs import Recorder
 
 DRAWS = ("bernoulli_", "native_dropout", "uniform_", "normal_")
 WRONG = ("a stale input", "a stale rate", "a lost draw", "another constant", "an error")
 WAITS = ("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique")
 
 
-def tensors(values: Any) -> Iterator[Tensor]:
+def tensors(values):
     return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
 
 
-def memory(tensor: Tensor) -> int:
+def memory(tensor):
     return int(tensor.untyped_storage()._cdata)
 
 
-def _view(tensor: Tensor) -> tuple[Any, ...]:
+def _view(tensor):
     return memory(tensor), tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 class _Tape(TorchDispatchMode):
-    def __init__(self, fails_after: int, wrong: str) -> None:
+    def __init__(self, fails_after, wrong):
         super().__init__()
         self._wrong = wrong
-        self._stale: dict[Any, Tensor] = {}  # view -> a copy that is read in its stead
-        self.calls: list[tuple[Any, Any, Any, Any]] = []
-        self.own: dict[int, Tensor] = {}  # memory that was taken while recording
-        self.before: dict[int, tuple[Tensor, Tensor]] = {}  # other memory, as it was
+        self._stale = {}  # view -> a copy that is read in its stead
+        self.calls = []
+        self.own = {}  # memory that was taken while recording
+        self.before = {}  # other memory, as it was
         self._fails_after = fails_after
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func._schema.name.removeprefix("aten::") in WAITS:
             raise RuntimeError("operation not permitted when stream is capturing")
@@ -61,23 +59,23 @@ class _Tape(TorchDispatchMode):
         self.calls.append((func, args, kwargs, result))
         return result
 
-    def _becomes_stale(self, tensor: Tensor, kwargs: dict[str, Any]) -> bool:
+    def _becomes_stale(self, tensor, kwargs):
         if self._wrong == "a stale input":
             return tensor.dtype == torch.int64
         return self._wrong == "a stale rate" and tensor is kwargs.get("lr")
 
-    def _misread(self, value: Any) -> Any:
+    def _misread(self, value):
         """Return what a tape that is wrong reads instead of an argument."""
         if isinstance(value, Tensor):
             return self._stale.get(_view(value), value)
         return 1.1 * value if self._wrong == "another constant" and type(value) is float else value
 
-    def restore(self) -> None:
+    def restore(self):
         with torch.no_grad():
             for tensor, value in self.before.values():
                 tensor.detach().copy_(value)
 
-    def replay(self) -> None:
+    def replay(self):
         if self._wrong == "an error":
             raise RuntimeError("CUDA error: out of memory")
         with torch.no_grad():
@@ -95,15 +93,15 @@ class TapeRecorder(Recorder):
     """A `Recorder`, whose recordings fail after so many operations from a given one on, or are
     wrong."""
 
-    def __init__(self, fails_from: int = -1, fails_after: int = 0, wrong: str = "") -> None:
+    def __init__(self, fails_from=-1, fails_after=0, wrong=""):
         self.recorded = self.replayed = 0
         self._fails_from, self._fails_after, self.wrong = fails_from, fails_after, wrong
 
-    def warm_up(self, work: Callable[[], object]) -> None:
+    def warm_up(self, work):
         with torch.random.fork_rng([]):
             work()
 
-    def record(self, work: Callable[[], Outputs]) -> tuple[Callable[[], None], Outputs]:
+    def record(self, work):
         fails = 0 <= self._fails_from <= self.recorded
         tape = _Tape(self._fails_after if fails else -1, self.wrong)
         name = "is_current_stream_capturing"
@@ -115,7 +113,7 @@ class TapeRecorder(Recorder):
             tape.restore()
         self.recorded += 1
 
-        def replay() -> None:
+        def replay():
             self.replayed += 1
             tape.replay()
 

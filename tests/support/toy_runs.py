@@ -18,7 +18,6 @@ from typing import Any
 from filelock import FileLock
 
 from finetune.__main__ import main
-from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from tests.support import toys
 
@@ -43,24 +42,24 @@ class ToyRuns:
     folder: Path
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self):
         return self.folder / "toy"
 
-    def file(self, name: str, split: str) -> Path:
+    def file(self, name, split):
         """The rows of a run's split, as a CSV."""
         return self.folder / (CLASSES if name == AGAIN else name) / f"{split}.csv"
 
-    def store(self, folder: Path) -> RunStore:
+    def store(self, folder):
         """A store of a test's own with copies of all runs."""
         shutil.copytree(self.folder / "runs", folder, dirs_exist_ok=True)
         return RunStore(folder)
 
 
-def runs_by_name(store: RunStore) -> dict[str, Run]:
+def runs_by_name(store):
     return {run.title(): run for run in store.runs()}
 
 
-def shared(root: Path) -> ToyRuns:
+def shared(root):
     """The runs below a folder that all workers of the tests share; whoever asks first has them
     trained."""
     made = ToyRuns(root / "toy-runs")
@@ -76,7 +75,7 @@ def shared(root: Path) -> ToyRuns:
     return made
 
 
-def _judged(count: int, seed: int) -> list[tuple[str, str, str]]:
+def _judged(count, seed):
     """Pairs with classes, a tenth of them wrong."""
     draw = random.Random(100 + seed)
     return [
@@ -85,20 +84,20 @@ def _judged(count: int, seed: int) -> list[tuple[str, str, str]]:
     ]
 
 
-def _graded(count: int, seed: int) -> list[tuple[str, str, float]]:
+def _graded(count, seed):
     return [(first, second, round(score / 5, 2)) for first, second, score in
             toys.graded_rows(count, seed)]  # fmt: skip
 
 
 Rows = Callable[[int, int], Sequence[Sequence[Any]]]
-FILES: dict[str, tuple[list[str], Rows]] = {
+FILES = {
     CLASSES: (["sentence1", "sentence2", "same"], _judged),
     SCORE: (["first", "second", "score"], _graded),
     LABELS: (["text", "verbs"], toys.labelled_rows),
 }
 
 
-def _numbered(rows: Sequence[Sequence[Any]], seed: int) -> list[list[Any]]:
+def _numbered(rows, seed):
     """The rows with a number in each text, so that no text is twice there."""
     draw = random.Random(50 + seed)
     return [
@@ -107,7 +106,7 @@ def _numbered(rows: Sequence[Sequence[Any]], seed: int) -> list[list[Any]]:
     ]
 
 
-def make(folder: Path) -> None:
+def make(folder):
     """Write checkpoint and rows, and train on them."""
     made = ToyRuns(folder)
     toys.overwrite(
@@ -131,7 +130,7 @@ def make(folder: Path) -> None:
         (run.folder / "about.json").write_text(about.model_dump_json())
 
 
-def set_clock(file: Path) -> None:
+def set_clock(file):
     """Let a tenth of a second pass from event to event: no run is longer than another."""
     happened = [json.loads(line) for line in file.read_text().splitlines()]
     for number, event in enumerate(happened):

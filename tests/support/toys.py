@@ -1,25 +1,15 @@
 """Toy checkpoints and toy pairs: a transformer of two layers learns them in seconds."""
 
-from __future__ import annotations
-
 import csv
 import random
 import shutil
 import string
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from finetune.config import RunConfig
 from finetune.data import splits as data
 from finetune.data.sources import LABELS
 from finetune.runs import events
-from finetune.runs.run import Run
-from finetune.runs.store import RunStore
 from finetune.uploads import Uploads
-
-if TYPE_CHECKING:
-    import torch
 
 ANIMALS = ["cat", "dog", "owl", "fox", "hen", "bee", "ant", "cow"]
 VERBS = ["sees", "hears", "follows", "likes", "finds", "helps"]
@@ -35,7 +25,7 @@ LISTED = ["hears", "likes", "sees"]  # verbs that are labels
 WORDS = ["the", "a", ".", *ANIMALS, *VERBS, *CONTRARY]
 
 
-def rows(count: int, seed: int = 0) -> list[tuple[str, str, int]]:
+def rows(count, seed=0):
     """Pairs whose second sentence says the same, or has a contrary verb: soon learned."""
     draw = random.Random(seed)
     pairs = []
@@ -48,7 +38,7 @@ def rows(count: int, seed: int = 0) -> list[tuple[str, str, int]]:
     return pairs
 
 
-def graded_rows(count: int, seed: int = 0) -> list[tuple[str, str, float]]:
+def graded_rows(count, seed=0):
     """Pairs whose score, from 0 to 5, is lower for each word that differs."""
     draw = random.Random(seed)
     rows = []
@@ -65,7 +55,7 @@ def graded_rows(count: int, seed: int = 0) -> list[tuple[str, str, float]]:
     return rows
 
 
-def labelled_rows(count: int, seed: int = 0, mark: str = ";") -> list[tuple[str, str]]:
+def labelled_rows(count, seed=0, mark=";"):
     """Texts, and those of their verbs that are labels; some have none."""
     draw = random.Random(seed)
     rows = []
@@ -76,7 +66,7 @@ def labelled_rows(count: int, seed: int = 0, mark: str = ";") -> list[tuple[str,
     return rows
 
 
-def write_pairs(folder: Path, train: int = 64, validation: int = 24) -> Path:
+def write_pairs(folder, train=64, validation=24):
     """A folder of one CSV a split."""
     folder.mkdir(parents=True, exist_ok=True)
     counts = {"train": train, "validation": validation, "test": 8}
@@ -88,14 +78,14 @@ def write_pairs(folder: Path, train: int = 64, validation: int = 24) -> Path:
     return folder
 
 
-def load(folder: Path, **values: object) -> data.Pairs:
+def load(folder, **values):
     """The pairs of such a folder, read as an upload is; what is kept lies beside them."""
     splits = {path.stem: path for path in folder.glob("*.csv")}
     name = Uploads(folder / "kept" / "uploads").add(splits)
     return data.load_pairs(RunConfig(dataset=name).changed(**values), folder / "kept")
 
 
-def story() -> list[events.Event]:
+def story():
     """The events of a run of eight steps, from its start to its end."""
     return [
         events.Started(device="CPU (2 threads)", versions={"torch": "2.13.0"}),
@@ -117,7 +107,7 @@ def story() -> list[events.Event]:
     ]  # fmt: skip
 
 
-def write_checkpoint(folder: Path, dropout: float = 0.1) -> Path:
+def write_checkpoint(folder, dropout=0.1):
     """A BERT of two layers and hidden size 32 with its tokenizer, as `from_pretrained` reads it."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
@@ -139,7 +129,7 @@ def write_checkpoint(folder: Path, dropout: float = 0.1) -> Path:
     return folder
 
 
-def overwrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+def overwrite(folder, change):
     """Change the saved weights of a model, by their names."""
     from safetensors.torch import load_file, save_file
 
@@ -149,12 +139,12 @@ def overwrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object])
     return folder
 
 
-def copy_model(checkpoint: Path, best: Path) -> None:
+def copy_model(checkpoint, best):
     """A saved model where a finished run has it."""
     shutil.copytree(checkpoint, best)
 
 
-def finished_run(store: RunStore, checkpoint: Path, name: str = "toy run") -> Run:
+def finished_run(store, checkpoint, name="toy run"):
     """A run of a store that has ended, with a toy checkpoint as its model."""
     run = store.create(RunConfig(max_length=32, name=name))
     for event in story():

@@ -1,35 +1,22 @@
 """Toy runs in the process of the test."""
 
-from __future__ import annotations
-
 import gc
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import torch
 from accelerate.state import AcceleratorState
 
-from finetune.config import RunConfig
-from finetune.data import splits
 from finetune.jobs import pipeline
 from finetune.runs import events
 from finetune.tasks.registry import measured, task_of
 from finetune.training import accelerator as engine
 from finetune.training import dataloaders, loop, model, recipe
 
-if TYPE_CHECKING:  # benchmarks run without it
-    import pytest
 
-
-def resolved(config: RunConfig) -> RunConfig:
+def resolved(config):
     """The configuration with the batch size and learning rate of a small model on a processor."""
     return recipe.resolve(config, parameters=0, pairs=0, gpu_memory=0, processes=1)
 
 
-def prepared(
-    config: RunConfig, pairs: splits.Pairs, device: torch.device | None = None
-) -> tuple[Any, Any, dataloaders.Loaders]:
+def prepared(config, pairs, device=None):
     """Tokenizer, model and batches of a configuration."""
     config = resolved(config)
     tokenizer, classifier, _ = model.load_classifier(
@@ -41,9 +28,9 @@ def prepared(
 
 
 def stream(
-    config: RunConfig, pairs: splits.Pairs, resume: Path | None = None, interval: int = 0,
-    **hooks: Any,
-) -> tuple[Iterator[events.Event], torch.nn.Module]:  # fmt: skip
+    config, pairs, resume = None, interval = 0,
+    **hooks,
+):  # fmt: skip
     """The events of a run as they happen, and the model that it trains."""
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
     config = resolved(config)
@@ -58,24 +45,22 @@ def stream(
     return happening, classifier
 
 
-def fit(
-    config: RunConfig, pairs: splits.Pairs, **options: Any
-) -> tuple[list[events.Event], torch.nn.Module]:
+def fit(config, pairs, **options):
     """All events of a run, and its model."""
     happening, classifier = stream(config, pairs, **options)
     return list(happening), classifier
 
 
-def losses(happened: list[events.Event]) -> list[float]:
+def losses(happened):
     return [event.loss for event in happened if isinstance(event, events.Stepped)]
 
 
-def evaluations(happened: list[events.Event]) -> list[events.Evaluated]:
+def evaluations(happened):
     """Those of the model in training, which has taken a step."""
     return [event for event in happened if isinstance(event, events.Evaluated) and event.step]
 
 
-def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def work_in_this_process(monkeypatch):
     """Let `jobs.train.carry_out_run` leave the test's process as it was."""
     monkeypatch.setattr(pipeline, "_set_environment", lambda config: None)
     monkeypatch.setattr(engine, "keep_freed_memory", lambda: None)

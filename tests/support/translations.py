@@ -10,11 +10,9 @@ import re
 import string
 import sys
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from babel.messages import extract
 from babel.messages.frontend import parse_mapping_cfg
@@ -34,13 +32,13 @@ SOURCE = Path(app.__file__).parent.parent
 KEYWORDS = dict.fromkeys(("_", "_html", "gettext", "gettext_html", "message", "page_text"))
 
 
-def _error_names(kind: type[Exception]) -> set[str]:
+def _error_names(kind):
     return {kind.__name__}.union(*map(_error_names, kind.__subclasses__()))
 
 
 ERRORS = _error_names(FinetuneError)
 # Texts that are kept elsewhere.
-LISTED: tuple[str, ...] = (
+LISTED = (
     *examples.SELECTIONS,
     *(SingleLabel.constant, baselines.TFIDF, baselines.COSINE),
     # the kinds of pairs
@@ -68,14 +66,14 @@ NAMES = {
 }  # fmt: skip
 
 
-def catalogue(language: str) -> dict[str, str]:
+def catalogue(language):
     """The translations into a language, by their English text."""
     path = i18n.FOLDER / language.replace("-", "_") / "LC_MESSAGES" / "finetune.po"
     with path.open("rb") as file:
         return {str(m.id): str(m.string) for m in read_po(file) if m.id}
 
 
-def extracted() -> list[str]:
+def extracted():
     """The texts in Python and in templates, as `pybabel extract` finds them."""
     with (i18n.FOLDER / "babel.cfg").open(encoding="utf-8") as file:
         methods, options = parse_mapping_cfg(file)
@@ -83,9 +81,7 @@ def extracted() -> list[str]:
     return [text for _, _, text, _, _ in texts if isinstance(text, str)]
 
 
-def extract_python(
-    file: BinaryIO, keywords: Any, comment_tags: Any, options: Any
-) -> Iterator[tuple[int, Any, Any, Any]]:
+def extract_python(file, keywords, comment_tags, options):
     """What Babel finds in Python, and the facts and remedies of errors."""
     source = file.read()
     file.seek(0)
@@ -96,7 +92,7 @@ def extract_python(
                 yield line, "message", text, []
 
 
-def messages(source: bytes | str) -> Iterator[tuple[int, str, list[str], set[str]]]:
+def messages(source):
     """The errors and messages in Python code: line, function, their texts, names of the values;
     without names where a text is no literal."""
     for node in ast.walk(ast.parse(source)):
@@ -108,7 +104,7 @@ def messages(source: bytes | str) -> Iterator[tuple[int, str, list[str], set[str
                 yield node.lineno, name, [*chain(*texts)], values
 
 
-def _literals(node: ast.expr) -> Iterator[str]:
+def _literals(node):
     if isinstance(node, ast.IfExp):
         yield from _literals(node.body)
         yield from _literals(node.orelse)
@@ -116,14 +112,14 @@ def _literals(node: ast.expr) -> Iterator[str]:
         yield str(node.value)
 
 
-def shown(folder: Path) -> list[str]:
+def shown(folder):
     """The texts that stand on the page from the start."""
     built = app.build(RunStore(folder))
     return [text for _, _, text in i18n.texts(built) if text not in NAMES]
 
 
 @cache
-def keys() -> list[str]:
+def keys():
     """All of them, once each."""
     with tempfile.TemporaryDirectory() as folder:
         texts = [*shown(Path(folder)), *extracted(), *LISTED]
@@ -140,7 +136,7 @@ ENGLISH_MODULES = {
 }  # fmt: skip
 
 
-def unmarked() -> list[str]:
+def unmarked():
     """The sentences of the page in Python that no catalogue would have."""
     found, known = [], {*keys(), *NAMES}
     for path in SOURCE.rglob("*.py"):
@@ -151,7 +147,7 @@ def unmarked() -> list[str]:
     return found
 
 
-def _sentences(node: ast.AST) -> Iterator[str]:
+def _sentences(node):
     """The sentences in a piece of code but for docstrings and what is English anyway."""
     match node:
         case ast.Expr(value=ast.Constant()):
@@ -161,7 +157,7 @@ def _sentences(node: ast.AST) -> Iterator[str]:
         case ast.Assign(targets=[ast.Name(id=name)]) if name in ENGLISH:
             return
         case ast.JoinedStr(values=parts):
-            texts = ["{}" if isinstance(p, ast.FormattedValue) else p.value for p in parts]  # type: ignore[attr-defined]
+            texts = ["{}" if isinstance(p, ast.FormattedValue) else p.value for p in parts]
             text = "".join(texts)
         case ast.Constant(value=str(text)):
             pass
@@ -173,13 +169,13 @@ def _sentences(node: ast.AST) -> Iterator[str]:
         yield text
 
 
-def placeholders(text: str) -> set[tuple[str, str]]:
+def placeholders(text):
     """The placeholders of a text with their formats."""
     parts = string.Formatter().parse(text)
     return {(name, how or "") for _, name, how, _ in parts if name is not None}
 
 
-def tags(text: str) -> list[str]:
+def tags(text):
     """The HTML in a text."""
     return sorted(re.findall(r"<[^>]*>|&\w+;|&#\w+;", text))
 

@@ -1,8 +1,6 @@
 """Files of pairs: those that a test uploads, and those that are predicted."""
 
 import csv
-from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from finetune.config import RunConfig
@@ -10,7 +8,6 @@ from finetune.data import splits
 from finetune.inference import file_request
 from finetune.inference import files as predicting
 from finetune.inference.file_request import PredictionRequest
-from finetune.runs.run import Run
 from finetune.runs.summary import ColumnNames
 from finetune.uploads import Uploads
 
@@ -18,17 +15,15 @@ Row = tuple[Any, ...]
 
 
 def pairs(
-    folder: Path, head: str = "sentence1,sentence2,label", *, train: Iterable[Row],
-    validation: Iterable[Row] = (), test: Iterable[Row] = (), **values: object,
-) -> splits.Pairs:  # fmt: skip
+    folder, head = "sentence1,sentence2,label", *, train,
+    validation = (), test = (), **values,
+):  # fmt: skip
     """Load the pairs of an upload of these rows."""
     config = RunConfig(dataset=upload(folder, head, train, validation, test)).changed(**values)
     return splits.load_pairs(config, folder)
 
 
-def upload(
-    folder: Path, head: str, train: Iterable[Row], validation: Iterable[Row], test: Iterable[Row]
-) -> str:
+def upload(folder, head, train, validation, test):
     files = {}
     for name, rows in {"train": train, "validation": validation, "test": test}.items():
         if listed := list(rows):
@@ -36,16 +31,16 @@ def upload(
     return Uploads(folder / "uploads").add(files)
 
 
-def texts(split: object) -> list[tuple[str, str]]:
-    rows = list(split)  # type: ignore[call-overload]
+def texts(split):
+    rows = list(split)
     return [(row["sentence1"], row["sentence2"]) for row in rows]
 
 
-def some(count: int, classes: int = 2) -> list[Row]:
+def some(count, classes=2):
     return [(f"left {n}", f"right {n}", n % classes) for n in range(count)]
 
 
-def upload_file(folder: Path, name: str, contents: str | bytes) -> RunConfig:
+def upload_file(folder, name, contents):
     path = folder / name
     path.write_bytes(contents.encode() if isinstance(contents, str) else contents)
     dataset = Uploads(folder / "uploads").add({"train": path})
@@ -64,9 +59,9 @@ PLAIN = ColumnNames()
 
 
 def judged(
-    run: Run, path: Path, out: Path, columns: ColumnNames = PLAIN, review: Path | None = None,
-    **values: Any,
-) -> dict[str, Any]:  # fmt: skip
+    run, path, out, columns = PLAIN, review = None,
+    **values,
+):  # fmt: skip
     request = file_request.check_columns(
         PredictionRequest(run.id, path.name, "", **values), path, columns
     )
@@ -75,7 +70,7 @@ def judged(
     return report
 
 
-def write_csv(path: Path, lines: Sequence[Sequence[Any]]) -> Path:
+def write_csv(path, lines):
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows(lines)
     return path

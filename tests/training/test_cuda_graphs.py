@@ -41,9 +41,6 @@ def short(toy_config):
     )  # fmt: skip
 
 
-Learned = tuple[list[events.Event], nn.Module]
-
-
 @pytest.fixture(scope="module")
 def by_hand():
     """What a run comes to step by step, carried out once for all that have its configuration."""

@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -28,7 +27,6 @@ from tests.support.training import evaluations, losses, stream, work_in_this_pro
 from tests.support.waiting import until
 
 Weights = dict[str, torch.Tensor]
-Ends = Callable[[list[events.Event]], bool]
 
 
 @dataclasses.dataclass
