@@ -64,15 +64,17 @@ def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int
 
 
 def corrections_csv(run: Run, labels: list[str]) -> str:
-    """Return the validation pairs with the corrected labels as CSV. `label_before` is the original
-    label of a corrected one."""
+    """Return the validation rows with the corrected labels as CSV, under the names of their file.
+    `label_before` is the original label of a corrected one."""
     table = saved_predictions.kept_examples(run)
     before = _corrected_labels(table, labels, {})
     after = _corrected_labels(table, labels, read_corrections(run))
     changed = ["" if old == new else old for old, new in zip(before, after, strict=True)]
     texts = table.drop_columns("label")
     cells = zip(*texts.to_pydict().values(), after, changed, strict=True)
-    return csv_cells.to_csv([[*texts.column_names, "label", "label_before"], *cells])
+    own = run.state().columns
+    names = [getattr(own, name) or name for name in (*texts.column_names, "label")]
+    return csv_cells.to_csv([[*names, "label_before"], *cells])
 
 
 def corrections_upload(store: RunStore, run: Run) -> RunConfig:

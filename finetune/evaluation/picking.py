@@ -48,7 +48,11 @@ class Picking:
 
     def expected(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Return the scores expected on new pairs, if different after rounding."""
-        lower = {name: score - self.bias.get(name, 0.0) for name, score in scores.items()}
+        bias = self.bias
+        lower = {
+            name: max(score - bias.get(name, 0.0), catalog.find(name).range[0])
+            for name, score in scores.items()
+        }
         return {
             name: value for name, value in lower.items() if f"{value:.3f}" != f"{scores[name]:.3f}"
         }
@@ -56,7 +60,8 @@ class Picking:
     def expected_intervals(self, scores: Mapping[str, Interval]) -> dict[str, Interval]:
         """Return the same scores with their intervals."""
         changed = self.expected({name: score.value for name, score in scores.items()})
-        return {name: selection.lowered(scores[name], self.bias[name]) for name in changed}
+        found = {name: selection.lowered(scores[name], self.bias[name]) for name in changed}
+        return {name: score.within(*catalog.find(name).range) for name, score in found.items()}
 
 
 def run_picking(run: Run, others: Iterable[Run] = ()) -> Picking | None:

@@ -143,7 +143,7 @@ class _Card:
         self.config = public_config(summary.resolved(config))
         self.template, self.has_right = summary.task.template, summary.task.has_right
         self.example = EXAMPLES[0][: 1 + summary.paired]
-        self.noun = "pairs" if summary.paired else "sentences"
+        self.noun = "pairs" if summary.paired else "texts"
         self.data = defaultdict(dict, prepared.data)
         self.measured, classes = [metric.name for metric in summary.measured], len(prepared.labels)
         self.titles = {name: str(metric_title(name, classes)) for name in self.measured}
@@ -241,7 +241,7 @@ def _metadata(card: _Card, licence: str) -> ModelCardData:
         metrics=card.measured,
         pipeline_tag="text-classification",
         library_name="transformers",
-        tags=["sentence-pairs" if card.noun == "pairs" else "sentences", "finetune"],
+        tags=["sentence-pairs" if card.noun == "pairs" else "texts", "finetune"],
         model_name=card.name,
         eval_results=results or None,
     )

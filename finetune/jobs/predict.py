@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from pydantic import TypeAdapter
 
 from finetune import disk, messages, uploads
 from finetune.config import RunConfig
+from finetune.data import csv_cells
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, FinetuneError, JobError
@@ -224,6 +226,21 @@ def monitored(job: PredictionJob) -> Monitoring | DataError | None:
 def corrected_run(store: RunStore, job: PredictionJob) -> RunConfig:
     """Return the configuration of the run that predicted a file, on its pairs and those of the file
     whose answers were corrected. DataError if none was, or the run or the pairs are gone."""
+    sentences, labels = zip(*_corrected_rows(job).values(), strict=True)
+    run = store.get(job.prediction_request().run)
+    return corrections.additions_upload(store, run, sentences, labels)
+
+
+def corrected_csv(store: RunStore, job: PredictionJob) -> str:
+    """Return the corrected rows as CSV, under the names of the run's columns, with each one's
+    number in the file from 1. DataError as in `corrected_run`."""
+    own = store.get(job.prediction_request().run).state().columns
+    rows = [[row + 1, *texts, label] for row, (texts, label) in _corrected_rows(job).items()]
+    return csv_cells.to_csv([["row", *own.sentences, own.label], *rows])
+
+
+def _corrected_rows(job: PredictionJob) -> dict[int, tuple[Sequence[str], str]]:
+    """Return the texts and the label of each row whose answer was corrected, from 0."""
     corrected = corrections.read_corrections(job)
     if not corrected:
         raise DataError("No answer was corrected yet.", "Choose another answer for a row first.")
@@ -232,8 +249,10 @@ def corrected_run(store: RunStore, job: PredictionJob) -> RunConfig:
         "finetune.inference.files:sentences_at", file, asdict(request), list(corrected),
         about=request.file, confinement=Confinement((file,)),
     )  # fmt: skip
-    run = store.get(request.run)
-    return corrections.additions_upload(store, run, sentences, [*corrected.values()])
+    return {
+        row: (texts, label)
+        for (row, label), texts in zip(corrected.items(), sentences, strict=True)
+    }
 
 
 def newest_predictions(store: RunStore) -> list[PredictionJob]:

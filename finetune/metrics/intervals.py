@@ -43,6 +43,11 @@ class Interval:
     def __neg__(self) -> Interval:
         return Interval(-self.value, -self.high, -self.low, self.resamples)
 
+    def within(self, least: float, most: float) -> Interval:
+        """Return it cut at the ends of a scale."""
+        value, low, high = (min(max(x, least), most) for x in (self.value, self.low, self.high))
+        return Interval(value, low, high, self.resamples)
+
 
 class _Cells(NamedTuple):
     """Examples that count alike, and how many there are."""

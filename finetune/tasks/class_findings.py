@@ -275,8 +275,8 @@ def _positive_class(config: RunConfig, target: Target) -> Iterator[Finding]:
         "Which answer are you looking for, {first!r} or {second!r}?", first=first, second=second
     )
     action = _(
-        "It is the answer you are looking for, such as the duplicates; F1, precision and recall "
-        "are computed for it. Until positive_label is set, {name!r} is used.",
+        "F1, precision and recall are computed for it. Until positive_label is set, {name!r} is "
+        "used.",
         name=name,
     )
     yield Finding("positive", "warns", title, action, remedies=_class_choices(target.names))

@@ -101,6 +101,12 @@ class LabelPanel(Panel):
         ]
         return {self.former: gr.update(choices=choices, visible=bool(choices))}
 
+    def closed(self) -> Updates:
+        """Show no labelling, but what another one needs."""
+        shown = (self.job_id, self.shown, self.progress, self.card, self.estimate, self.result)
+        seen = {self.setup: gr.update(visible=True), self.row: gr.update(visible=False)}
+        return dict.fromkeys(shown, "") | seen
+
     @handler("texts.click")
     def on_texts(self, store: RunStore, names: Any, several: Any, *fields: Any) -> Updates:
         """Begin to label texts."""

@@ -145,15 +145,18 @@ def search_download(store: RunStore, request: Request) -> Response:
 
 
 def batch_result(store: RunStore, request: Request) -> Response:
-    """A predicted file as far as it is written, or those of its rows that are unsure."""
+    """A predicted file as far as it is written, those of its rows that are unsure, or those that a
+    person corrected."""
     batch = predict.PredictionJob.find(store, request.path_params["batch_id"])
+    stem = batch.prediction_request().file.partition(".")[0][:80] or "rows"
+    if request.path_params["kind"] == "corrected.csv":
+        return _attachment([predict.corrected_csv(store, batch)], f"{stem}-corrected.csv")
     files = {"result": (batch.result, "predicted"), "review": (batch.review, "unsure")}
     file, name = files.get(request.path_params["kind"], (None, ""))
     if file is None:
         raise StoreError("There is no result yet.", "Wait for the first rows.")
-    stem = batch.prediction_request().file.partition(".")[0][:80]
     chunks = iter(partial(file.open("rb").read, 2**20), b"")
-    return _attachment(chunks, f"{stem or 'rows'}-{name}{file.suffix}")
+    return _attachment(chunks, f"{stem}-{name}{file.suffix}")
 
 
 def labels_download(store: RunStore, request: Request) -> Response:

@@ -84,6 +84,7 @@ def test_corrected_labels_become_pairs_to_train_on(store, run):
         with pytest.raises(DataError, match="no such example or class"):
             corrections.correct_label(run, row, label, names)
     lines = corrections.corrections_csv(run, names).splitlines()
+    assert lines[0].split(",") == [*run.state().columns[:3], "label_before"]
     assert [n for n, line in enumerate(lines[1:]) if line.endswith(f",{before[3]}")] == [3]
     config = corrections.corrections_upload(store, run)
     assert (config.sentence2_column, config.label_column) == ("sentence2", "label")

@@ -141,6 +141,9 @@ def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(store, tab, 
     assert "1 answer corrected" in corrected[rows.corrected]
     assert "was no" in corrected[rows.table]
     assert corrected[rows.start]["visible"]
+    row = predict.corrected_csv(store, job).splitlines()[1]
+    assert (row[:2], row[-4:]) == ("3,", ",yes")
+    assert "ten nuts" in row
     config = predict.corrected_run(store, job)
     train = store.uploads.files(config.dataset)["train"].read_text()
     assert '"ten nuts","c","yes"' in train
@@ -205,7 +208,8 @@ def test_a_file_tells_if_the_model_holds_by_labels(store, toy_checkpoint, tmp_pa
     job = add_job(store, run, "new.csv")
     pairs = [(*texts, LABELS[label], LABELS[0]) for *texts, label in made_runs.new_rows(120, 2)]
     pairs[0] = (*pairs[0][:3], LABELS[1])
-    write_csv(job.folder / "input.csv", [(*made_runs.HEAD, "gpt"), *pairs])
+    unlabelled = [(*made_runs.HEAD[:2], "gpt"), *((*pair[:2], pair[3]) for pair in pairs)]
+    write_csv(job.folder / "input.csv", unlabelled)
     job.work(lambda *progress: None)
     job.append(events.Finished(step=0, seconds=2.0))
     table = PredictedRows(store)

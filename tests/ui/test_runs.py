@@ -303,7 +303,8 @@ def test_a_bound_is_kept_shown_and_forgotten(part, scored):
     assert "At most 20% of its answers are wrong, with 90% confidence" in body
     rule = decision_rule.read_rule(run.best).sure
     assert (rule.error, rule.confidence) == (0.2, 0.9)
-    click(do="always")
+    _, message = click(do="save", what=0.3)  # other answers, of which nothing is known
+    assert "is forgotten: ask for it again" in message
     assert decision_rule.read_rule(run.best).sure is None
     for odd in (None, "0.02", [], 7, True, {"a": 1}, "9" * 5000):
         _, message = click(do="sure", error=odd, confidence=0.95)

@@ -250,6 +250,8 @@ class DataTab(Panel):
             texts = report.usable("sentence1")
             first = report.columns.get("sentence1") or ""
             updates[self.label.column] = gr.update(choices=texts, value=first)
+            if not drawn.has_rows:  # another file than the one that is being labelled
+                updates |= self.label.closed()
         if any(remedy.field in form.READING for f in report.findings for remedy in f.remedies):
             updates[self.reading] = gr.update(open=True)  # how the file is read is in doubt
         if drawn.has_rows:  # other rows may be chosen by now

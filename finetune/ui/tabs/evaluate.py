@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from finetune.errors import FinetuneError
 from finetune.evaluation import abstention, corrections, report
@@ -36,7 +37,7 @@ _FORGOTTEN: dict[str, dict[str, Any]] = {
     "drop": {"thresholds": ()},
 }  # fmt: skip
 _SAID = {
-    "save": message("The threshold {n:.3f} is saved with the model. Predict offers it."),
+    "save": message("The threshold {n:.3f} is saved with the model. Predict uses it."),
     "forget": message("The saved threshold is forgotten."),
     "temper": message("The temperature {n:.2f} is saved with the model. Predict offers it."),
     "cool": message("The saved temperature is forgotten."),
@@ -44,6 +45,10 @@ _SAID = {
     "always": message("The model answers every row again."),
     "drop": message("The saved thresholds are forgotten."),
 }
+_UNBOUND = message(
+    "The bound on its errors was one of the former answers, and is forgotten: ask for it again "
+    "under When sure."
+)
 
 
 @dataclass
@@ -142,9 +147,12 @@ class Evaluation(Panel):
                 bound["per_class"] = bool(clicked.get("per_class"))
                 asked = abstention.answer_when_sure(run, **bound)
                 decision = {"sure": asked.rule} if asked.rule else {}
+        note = feedback.good(gettext(_SAID[do], n=number)) if do in _SAID else Markup()
         if decision:
+            was_sure = decision_rule.read_rule(run.best).sure
             evaluate.save_decision(run, summary, **decision)
-        note = feedback.good(gettext(_SAID[do], n=number)) if do in _SAID else ""
+            if was_sure and "sure" not in decision and not decision_rule.read_rule(run.best).sure:
+                note += feedback.note(gettext(_UNBOUND))
         return self._evaluation(store, view["opened"], asked=asked) | {self.message: note}
 
     @handler("filters.change", latest=True)

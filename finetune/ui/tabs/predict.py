@@ -81,7 +81,7 @@ class PredictTab(Panel):
             text = (
                 "If one was saved with the model; otherwise the most probable class is the answer."
             )
-            threshold = gr.Checkbox(True, label="use the saved threshold", info=text)
+            threshold = gr.Checkbox(True, label="Use the saved threshold", info=text)
             text = "With the temperature saved under Runs, Evaluation."
             calibrated = gr.Checkbox(label="Calibrated probabilities", info=text)
         self.options = [both, threshold, calibrated]
@@ -136,6 +136,7 @@ class PredictTab(Panel):
             self.first: gr.update(label=columns.sentence1),
             self.second: gr.update(label=columns.sentence2, visible=bool(columns.sentence2)),
             self.ask: gr.update(value=text),
+            self.options[0]: gr.update(visible=bool(columns.sentence2)),
             **{control: gr.update(visible=chosen) for control in self.options[1:]},
             **self._sampled(store, run),
         }

@@ -106,7 +106,7 @@ class PredictedRows(Panel):
             text = gettext("differs from {column}", column=other["column"])
             choices.append((text, _DIFFERS + other["column"]))
         choices.append((gettext("corrected"), CORRECTED))
-        if state.to_label:
+        if state.to_label and "scores" not in report:
             choices.append((gettext("to label ({n:,} random)", n=len(state.to_label)), TO_LABEL))
         updates: Updates = {
             self.controls: gr.update(visible=bool(report and state.rows)),
@@ -152,7 +152,7 @@ class PredictedRows(Panel):
             self.table: table,
             self.monitoring: monitoring_view(job, state, len(given)),
             self.order: order | {"first": first},
-            self.corrected: macro(_TEMPLATE, "corrected")(len(corrected)),
+            self.corrected: macro(_TEMPLATE, "corrected")(job.id, len(corrected)),
             self.start: gr.update(visible=bool(corrected)),
             self.message: "",
         }
@@ -161,9 +161,11 @@ class PredictedRows(Panel):
 def monitoring_view(job: PredictionJob, state: PredictionState, given: int) -> Markup:
     """HTML for whether the model still holds, and for the answers of others. `given` is the number
     of labels of random rows."""
+    others = macro("monitoring.html", "others")(state.report)
+    if "scores" in state.report:  # the file's own labels tell more than an estimate
+        return others
     judged = predict.monitored(job)
     refusal = judged if isinstance(judged, DataError) else None
-    others = macro("monitoring.html", "others")(state.report)
     return others + macro("monitoring.html", "view")(
         None if refusal else judged, refusal, file_shift, given, len(state.to_label)
     )

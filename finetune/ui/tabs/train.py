@@ -151,6 +151,8 @@ class TrainTab(Panel):
         priced = [*estimated, self.search.trials.change]
         gr.on(priced, None, None, self.engine.agreed, js="() => false", **quick)
         controls: list[Any] = [self.form[name] for name in sorted(names & {*self.form})]
+        chosen: Any = self.form["dataset"]
+        chosen.input(None, None, self.message, js="() => ''", **quick)
         estimated += [control.change for control in controls]
         gr.on([*estimated, *self.engine.changes, self.live.submit], **self.costing)
 
