@@ -184,6 +184,7 @@ def blank() -> View:
     return {
         "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
         "everybody": False, "search": "", "columns": [], "unfolded": [],
+        "ticks": 0,  # what was ticked is forgotten when it grows
     }  # fmt: skip
 
 
@@ -207,7 +208,7 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         view=view,
         page=page,
         pages=-(-len(lines) // PAGE),
-        ids=" ".join(row.id for row in rows),
+        ids="|".join(line.ids for line in run_table.sort_rows(rows, *order, rows)),
         matching=len(matching),
         total=len(rows),
         scores=run_table.score_columns(),

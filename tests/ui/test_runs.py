@@ -214,6 +214,38 @@ def test_the_runs_that_were_asked_about_are_deleted(tab, store, add):
         assert "no such run" in tab.on_confirm(NOBODY, None, now, "", gone)[tab.message]
 
 
+def test_the_rows_to_be_deleted_are_named_and_no_tick_outlives_a_comparison_or_a_deletion(
+    tab, store, add
+):
+    single, other = add(name="single"), add(name="other")
+    trials = [add(study="s", title=f"search 1 \u00b7 trial {n}") for n in range(3)]
+    ids = " ".join(trial.id for trial in trials)
+
+    def question(*ticked):
+        return tab.on_delete_ticked(NOBODY, blank(), " ".join(ticked))[tab.question].striptags()
+
+    def ticks(updates):
+        return re.findall(r'data-runs="([^"]*)" data-ticks="(.*?)"', str(updates[tab.table]))
+
+    assert "Delete single with its model" in question(single.id)
+    assert "Delete 4 runs with their models, curves and logs: search 1 (3 runs), other?" in (
+        question(ids, other.id)
+    )
+    assert "logs: search 1 \u00b7 trial 1, search 1 \u00b7 trial 0?" in (
+        question(trials[0].id, trials[1].id)
+    )
+    more = [add(name=f"more {n}") for n in range(6)]
+    named = "more 5, more 4, more 3, more 2, more 1 and 3 more?"
+    assert named in question(single.id, ids, *(run.id for run in more))
+    compared = tab.on_compare(NOBODY, blank(), "", f"{single.id} {other.id}")
+    ((lines, first),) = ticks(compared)
+    assert sorted(line.count(" ") for line in lines.split("|")) == [0] * 8 + [2]
+    asked = f"{single.id} {other.id}"
+    ((_, second),) = ticks(tab.on_confirm(NOBODY, None, compared[tab.view], "", asked))
+    ((_, before),) = ticks(tab.on_tick(NOBODY, blank(), {}, ""))
+    assert len({before, first, second}) == 3
+
+
 def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_for(tab, store):
     first, second = (store.create(RunConfig(name="as created")) for _ in range(2))
 
