@@ -18,6 +18,8 @@ from finetune.inference import decision_rule
 from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.store import RunStore, named_run
+from finetune.search.space import Budget
+from finetune.search.study import create_study
 from finetune.ui import compare_view, run_view
 from finetune.ui.api import Api
 from finetune.ui.compare_view import ReleaseCheck
@@ -170,6 +172,22 @@ def test_a_run_is_opened_by_its_id_and_has_one_name_wherever_it_is_shown(tab, st
     assert f"Delete <b>{name}</b>" in tab.on_delete(NOBODY, opened[tab.view])[tab.question]
     assert named_run(Path(name), store.root).id == second.id  # on the command line
     assert "no such run" in tab.on_open(NOBODY, *given, "run=../x")[tab.message]
+
+
+def test_a_link_opens_what_it_says_whatever_was_open_before(tab, store, add):
+    first, second = (add(seed=seed) for seed in (1, 2))
+    study = create_study(store, RunConfig(), {"seed": (1, 2)}, Budget(2))
+    places = {
+        f"run={first.id}": (tab.title, "bundled-1"),
+        f"compare={first.id},{second.id}": (tab.comparison, "No comparison yet"),
+        f"search={study.id}": (tab.comparison, "of at most 2 trials"),
+    }
+    for before in places:
+        view = tab.on_open(NOBODY, blank(), {}, "", before)[tab.view]
+        for address, (place, text) in places.items():
+            opened = tab.on_open(NOBODY, view, {}, "", address)
+            assert text in str(opened[place]), (before, address)
+            assert opened[tab.run_column]["visible"] == address.startswith("run=")
 
 
 def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(store, add, tmp_path):

@@ -28,6 +28,7 @@ from finetune.ui.panel import Panel, Updates, handler
 from finetune.ui.run_view import View, blank
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
+_TABLE: View = {"opened": "", "compared": [], "search": ""}  # nothing in the table's place
 _NAMED = 5  # rows that the question names
 # The question stands above the buttons that ask it, which may be at the upper edge of the screen.
 _IN_SIGHT = """const see = () => element.scrollIntoView({block: 'nearest'});
@@ -137,9 +138,9 @@ class RunsTab(Panel):
         asked = elements.asked(address)
         if run_ids := asked.get("compare"):
             compared = [store.get(run_id).id for run_id in run_ids.split(",")]
-            return self._change_view(store, view | {"compared": compared}, words)
+            return self._change_view(store, view | _TABLE | {"compared": compared}, words)
         if study_id := asked.get("search"):
-            return self._change_view(store, view | {"search": study_id}, words)
+            return self._change_view(store, view | _TABLE | {"search": study_id}, words)
         if run_id := asked.get("run"):
             part = ERRORS if asked.get("part") == "errors" else ""
             return self._open(store, view, run_id, words, part)
@@ -164,7 +165,7 @@ class RunsTab(Panel):
     @handler("back.click")
     def on_back(self, store: RunStore, view: View, words: str) -> Updates:
         """Show the table again."""
-        return self._change_view(store, view | {"opened": "", "compared": [], "search": ""}, words)
+        return self._change_view(store, view | _TABLE, words)
 
     # Gradio's other modes drop some clicks.
     @handler("table.click", "comparison.click", trigger_mode="multiple")
@@ -226,7 +227,7 @@ class RunsTab(Panel):
             self.described: run.id,
         }
         part = part or (EVALUATION if ended else PROGRESS)
-        view = view | {"opened": run.id, "compared": [], "search": ""}
+        view = view | _TABLE | {"opened": run.id}
         shown = {self.part: gr.update(value=part, visible=True)}
         return description | self._change_view(store, view, words) | shown
 
