@@ -379,6 +379,10 @@ def test_two_runs_are_judged_by_their_validation_pairs(store, scored):
     api = Api(store, SimpleNamespace())
     ranked = api.rank_runs(store, poor.id)
     assert [run["id"] for run in ranked["runs"]] == [good.id, poor.id]
+    scored(3, 3.0)  # their sizes are equal, their speeds unknown: none is called cheapest
+    ranked = str(compare_view.comparison(store, [poor.id, good.id]))
+    assert "2 may be the best, and none of these is cheaper than another (0.1 MB)" in ranked
+    assert "<small>cheapest" not in ranked
     judged = api.check_release(store, poor.id, good.id)
     assert (judged["verdict"], judged["gained"]) == ("failed", 0)
     with pytest.raises(gr.Error, match="max_lost is -1"):
