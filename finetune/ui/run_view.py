@@ -114,7 +114,7 @@ def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> 
     """Text for a screen reader: phases, quarters and endings, not every step."""
     text = _headline(summary, queue_place)
     if summary.status == "running" and 0 < quarters(summary) < 4:
-        text = gettext("{what}, {n}% of the steps", what=text, n=25 * quarters(summary))
+        text = gettext("{what}, at least {n}% of the steps", what=text, n=25 * quarters(summary))
     return Markup('<span id="announced">{}</span>').format(text)
 
 
