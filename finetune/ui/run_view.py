@@ -23,6 +23,7 @@ from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
+from finetune.search.study import studies
 from finetune.ui import feedback
 from finetune.ui.html import duration, fixed, in_words, macro, phase_text, render, when
 from finetune.ui.i18n import gettext, number
@@ -208,6 +209,12 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         view=view,
         page=page,
         pages=-(-len(lines) // PAGE),
+        # Searches that go on -> their trials, of which the last have no run yet.
+        ordered={
+            study.title: study.settings.budget.trials
+            for study in studies(store)
+            if not study.is_stopped
+        },
         ids="|".join(line.ids for line in run_table.sort_rows(rows, *order, rows)),
         matching=len(matching),
         total=len(rows),
