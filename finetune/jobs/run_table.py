@@ -335,8 +335,10 @@ def chosen_lines(rows: Sequence[RunRow], ids: Collection[str]) -> list[RunRow | 
     """Return the lines of some of the runs, newest first: a bundle if it is whole."""
     found: list[RunRow | BundleRow] = []
     for line in sort_rows([row for row in rows if row.id in ids], "created", True, rows):
-        whole = isinstance(line, RunRow) or len(line.rows) == len(line.members)
-        found += [line] if whole else line.rows
+        if isinstance(line, BundleRow) and len(line.rows) < len(line.members):
+            found += line.rows
+        else:
+            found.append(line)
     return found
 
 
