@@ -43,6 +43,7 @@ class RunsTab(Panel):
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
         self.check = ReleaseCheck(self.store)
+        self.confirmed: Any = None  # the event of a deletion
         self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
     def draw(self) -> None:
@@ -119,7 +120,7 @@ class RunsTab(Panel):
 
     def _wire(self) -> None:
         quick = feedback.QUICK
-        self.connect()
+        self.confirmed = self.connect()["on_confirm"]
         picked = [self.ticked, self.compare, self.delete_ticked]
         each = quick | {"trigger_mode": "multiple"}
         self.table.select(None, None, picked, js="() => finetune.ticked", **each)
