@@ -37,6 +37,5 @@ Object.assign(window.finetune, (() => {
     // What the address that the page was opened with, or a link, asks of a tab; nothing when asked again.
     ask: (tab, query) => { asked[tab] = query; },
     asked: (tab) => { const query = asked[tab] ?? ''; delete asked[tab]; return query; },
-    compared: () => new URLSearchParams(rest).get('compare')?.split(',') ?? [],
   };
 })());

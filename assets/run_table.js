@@ -7,18 +7,23 @@ element.addEventListener('click', (event) => {
 });
 
 // The boxes are this page's own: a table that is drawn anew is ticked as the old one was.
-const ticked = new Set(finetune.compared());
+const ticked = new Set();
+let ticks; // what the server counts up once the ticked are compared or deleted
 const show = () => { // a bundle's box is ticked if those of all its runs are
   for (const box of element.querySelectorAll('input[data-do=choose]')) {
     box.checked = box.dataset.what.split(' ').every((run) => ticked.has(run));
   }
 };
-const offer = () => { // to compare or delete what is ticked
-  const n = ticked.size, words = element.querySelector('[data-runs]').dataset;
-  const change = (few, many, least, most) => ({__type__: 'update', interactive: n >= least && n <= most,
+const offer = () => { // to compare the ticked runs, or delete the ticked rows
+  const words = element.querySelector('[data-runs]').dataset;
+  const rows = words.runs.split('|').map((row) => row.split(' ')).map((row) => {
+    const chosen = row.filter((run) => ticked.has(run)).length;
+    return chosen === row.length ? 1 : chosen;
+  }).reduce((sum, n) => sum + n, 0);
+  const change = (n, few, many, least, most) => ({__type__: 'update', interactive: n >= least && n <= most,
     value: n >= least ? many.replace('{n}', n) : few});
-  finetune.ticked = [[...ticked].join(' '), change(words.compare, words.compareN, 2, props.most),
-    change(words.delete, words.deleteN, 1, Infinity)];
+  finetune.ticked = [[...ticked].join(' '), change(ticked.size, words.compare, words.compareN, 2, props.most),
+    change(rows, words.delete, words.deleteN, 1, Infinity)];
   trigger('select', {});
 };
 element.addEventListener('change', (event) => {
@@ -36,9 +41,11 @@ element.addEventListener('change', (event) => {
 watch('value', () => {
   const table = element.querySelector('[data-runs]');
   if (!table) return;
-  const runs = new Set(table.dataset.runs.split(' ')), before = ticked.size;
+  const runs = new Set(table.dataset.runs.split(/[ |]/)), before = ticked.size;
+  if (ticks !== table.dataset.ticks) ticked.clear();
+  ticks = table.dataset.ticks;
   for (const run of ticked) if (!runs.has(run)) ticked.delete(run); // it was deleted
-  if (before && (ticked.size < before || !finetune.ticked)) offer();
+  if (ticked.size < before) offer();
   show();
 });
 

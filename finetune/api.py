@@ -279,8 +279,8 @@ def rank(
 
     Returns:
         `runs`, the best score first, each with its interval, `may_be_best`, `milliseconds` a pair
-            and `megabytes`; `cheapest` of those that may be the best; and `sentence`. The best is
-            among those that may be with a probability of 95%.
+            and `megabytes`; `cheapest` of those that may be the best, None if all cost the same;
+            and `sentence`. The best is among those that may be with a probability of 95%.
     """
     found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
     if measure:

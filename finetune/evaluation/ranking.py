@@ -61,16 +61,23 @@ class Ranking:
         return all(run.milliseconds is not None for run in self.runs if run.may_be_best)
 
     @property
-    def cheapest(self) -> RankedRun:
-        """The fastest of the runs that may be the best; the smallest if their speeds are
-        unknown."""
-        best, known = [run for run in self.runs if run.may_be_best], self.measured
-        return min(best, key=lambda run: (known * (run.milliseconds or 0.0), run.megabytes))
+    def cheapest(self) -> RankedRun | None:
+        """The fastest of the runs that may be the best, the smallest if their speeds are unknown;
+        None if all cost the same."""
+        best = [run for run in self.runs if run.may_be_best]
+        alike = len(best) > 1 and len({*map(self._cost, best)}) == 1
+        return None if alike else min(best, key=self._cost)
+
+    def _cost(self, run: RankedRun) -> tuple[float, float]:
+        """Milliseconds and megabytes, as far as they are shown."""
+        speed = run.milliseconds if self.measured else None
+        return round(speed or 0.0, 1), round(run.megabytes, 1)
 
     @property
     def sentence(self) -> str:
         """The conclusion in one sentence."""
-        cheapest, few = self.cheapest, sum(run.may_be_best for run in self.runs)
+        best = [run for run in self.runs if run.may_be_best]
+        cheapest, few = self.cheapest or best[0], len(best)
         cost = _("{megabytes:.1f} MB", megabytes=cheapest.megabytes)
         if self.measured:
             speed = cheapest.milliseconds
@@ -79,6 +86,12 @@ class Ranking:
             return _(
                 "Of {runs} runs on the same {n:,} rows, only {name} may be the best ({cost}).",
                 runs=len(self.runs), n=self.examples, name=cheapest.name, cost=cost,
+            )  # fmt: skip
+        if not self.cheapest:
+            return _(
+                "Of {runs} runs on the same {n:,} rows, {few} may be the best, and none of these "
+                "is cheaper than another ({cost}).",
+                runs=len(self.runs), few=few, n=self.examples, cost=cost,
             )  # fmt: skip
         return _(
             "Of {runs} runs on the same {n:,} rows, {few} may be the best; the cheapest of these "

@@ -271,6 +271,10 @@ def curves_png(summary: RunSummary) -> bytes | None:
         scores.plot(*zip(*points, strict=True), label=label, color=colour, marker=marker)
     if summary.best is not None:
         scores.axvline(summary.best.step, color="#64748b", linestyle=":", label="kept")
+    scores.ticklabel_format(useOffset=False)
+    low, high = scores.get_ylim()
+    if (lack := 0.02 - (high - low)) > 0:  # smaller differences are chance
+        scores.set_ylim(low - lack / 2, high + lack / 2)
     scores.legend()
     for axes in (loss, scores):
         axes.set_xlabel("step")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -88,6 +88,11 @@ class RunRow:
     settings: dict[str, Any] = field(default_factory=dict)  # settings other than the defaults
     resolved: dict[str, Any] = field(default_factory=dict)  # what automatic settings came to
     curve: tuple[float, ...] = ()  # the headline score at its evaluations, evenly thinned
+
+    @property
+    def ids(self) -> str:
+        """The ids of the line's runs, as of a `BundleRow`."""
+        return self.id
 
     def value(self, column: str) -> Any:
         """Return the value of a column: a field's name or a hyperparameter's; None if unknown."""
@@ -324,6 +329,17 @@ def sort_rows(
             found[row.owner, row.bundle].rows.append(row)
     lines = [found.get((row.owner, row.bundle), row) for row in ordered]
     return list({id(line): line for line in lines}.values())  # a bundle at its first row's place
+
+
+def chosen_lines(rows: Sequence[RunRow], ids: Collection[str]) -> list[RunRow | BundleRow]:
+    """Return the lines of some of the runs, newest first: a bundle if it is whole."""
+    found: list[RunRow | BundleRow] = []
+    for line in sort_rows([row for row in rows if row.id in ids], "created", True, rows):
+        if isinstance(line, BundleRow) and len(line.rows) < len(line.members):
+            found += line.rows
+        else:
+            found.append(line)
+    return found
 
 
 def by_dataset(

@@ -160,6 +160,7 @@ class _Tabs:
         predict.files.listen(predict.files.on_open, self.predict_tab.select)
         opened = predict.listen(predict.on_open, self.predict_tab.select)
         opened.then(**predict.opened, concurrency_limit=1, **_QUIET)
+        runs.confirmed.then(train.on_deletion, train.live, train.outputs(), **quick)
         publish = self.publish
         opened = publish.listen(publish.on_open, self.publish_tab.select)
         opened.then(**publish.showing)

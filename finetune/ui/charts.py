@@ -17,7 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from finetune.messages import message
-from finetune.metrics.catalog import LOSS
+from finetune.metrics.catalog import LOSS, Metric
 from finetune.runs.events import Evaluated, Stepped
 from finetune.runs.summary import RunSummary
 from finetune.tasks.base import Task
@@ -25,6 +25,7 @@ from finetune.ui.html import fixed, in_words, render
 from finetune.ui.i18n import gettext, number
 
 POINTS = 250  # nobody sees more on this width, and the page is sent all of them
+_LEAST_SPAN = 0.02  # of the axis of a score: smaller differences are chance
 _NAME_HEIGHT = 10  # percent of a plot that a baseline's name takes
 Point = tuple[float, float]
 
@@ -55,7 +56,7 @@ def chart(
     empty: str,  # text while there is no point
     across: str = "",  # name of the horizontal axis; steps if empty
     reach: tuple[float, ...] = (),  # values that the vertical axis covers whatever the points are
-    most: float = math.inf,  # the vertical axis ends there
+    of: Metric | None = None,  # whose scores these are; a bounded one's axis is of that range
     log: bool = False,  # a logarithmic vertical axis, if all values are above 0
     look: str = "",  # one sentence that says what to look for
     cursor: float | None = None,  # x of a vertical line
@@ -69,11 +70,14 @@ def chart(
     if not heights:
         return render("chart.html", title=title, spoken=title, ticks=[], empty=empty)
     heights += reach
+    least, most = of.range if of else (-math.inf, math.inf)
+    if math.isfinite(most) and max(heights) - min(heights) < _LEAST_SPAN:
+        middle = (max(heights) + min(heights)) / 2
+        low = min(max(least, middle - _LEAST_SPAN / 2), most - _LEAST_SPAN)
+        heights += [low, low + _LEAST_SPAN]
     log = log and min(heights) > 0
     place = math.log10 if log else float
     ticks = (_log_ticks if log else _ticks)(min(heights), max(heights))
-    if ticks[-1] > most:  # only if all values equal `most`
-        ticks = [tick - ticks[-1] + most for tick in ticks]
     low, high = place(ticks[0]), place(ticks[-1])
     last = max((x for line in drawn for x, _ in line.points), default=0.0)
     right = max(last_x, last, 1.0)
@@ -332,7 +336,7 @@ def score_chart(
         axis.last,
         gettext("Scores appear once the model is scored, the first time before its first step."),
         axis.name,
-        most=max((metric.range[1] for metric in drawn), default=1.0),
+        of=max(drawn, key=lambda metric: metric.range[1], default=None),
         look=gettext(
             "Above the dashed baseline it has learned something; when the scores fall while the "
             "loss still falls, it learns by heart."

@@ -188,7 +188,8 @@ def _chart(summaries: Sequence[RunSummary], title: str, metric: str) -> Markup:
     epochs = {charts.steps_per_epoch(summary) for summary in summaries}
     epoch = epochs.pop() if len(epochs) == 1 else 0
     empty = gettext("None of these runs has come so far.")
-    return charts.chart(title, lines, last, empty, epoch=epoch)
+    of = find(metric) if metric else None
+    return charts.chart(title, lines, last, empty, of=of, epoch=epoch)
 
 
 _LISTED = 20  # changed answers of each kind
@@ -358,7 +359,7 @@ def _best_chart(study: Study, rows: Sequence[TrialRow], metric: str) -> Markup:
         float(max(1, study.settings.budget.trials - 1, len(rows) - 1)),
         gettext("It begins with the first trial that has finished."),
         across=gettext("trial"),
-        most=find(study.metric).range[1],
+        of=find(study.metric),
         look=gettext("Once it has been flat for many trials, more of them gain little."),
     )
 
@@ -377,7 +378,7 @@ def _trial_curves(study: Study, rows: Sequence[TrialRow], best: TrialRow | None)
         float(PARTS),
         gettext("They appear with the first scores."),
         across=gettext("tenth of the trial"),
-        most=find(study.metric).range[1],
+        of=find(study.metric),
         look=gettext(
             "The best trial has its own colour; faint lines were ended early. Lines that still "
             "rise at their end may want more passes."

@@ -72,7 +72,9 @@ def _label(name: re.Match[str]) -> str:
 
 
 def number(text: str) -> str:
-    """A number as Python writes it, `1,746.5`, with the separators of the request's language."""
+    """A number as Python writes it, `1,746.5`, with the separators of the request's language. What
+    is rounded to zero has no sign."""
+    text = re.sub(r"^[+-](0[.0]*)$", r"\1", text)
     return text.translate(_separators(language()))
 
 

@@ -23,6 +23,7 @@ from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
+from finetune.search.study import studies
 from finetune.ui import feedback
 from finetune.ui.html import duration, fixed, in_words, macro, phase_text, render, when
 from finetune.ui.i18n import gettext, number
@@ -114,7 +115,7 @@ def announcement(summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> 
     """Text for a screen reader: phases, quarters and endings, not every step."""
     text = _headline(summary, queue_place)
     if summary.status == "running" and 0 < quarters(summary) < 4:
-        text = gettext("{what}, {n}% of the steps", what=text, n=25 * quarters(summary))
+        text = gettext("{what}, at least {n}% of the steps", what=text, n=25 * quarters(summary))
     return Markup('<span id="announced">{}</span>').format(text)
 
 
@@ -184,6 +185,7 @@ def blank() -> View:
     return {
         "by": "created", "descending": True, "page": 0, "opened": "", "compared": [],
         "everybody": False, "search": "", "columns": [], "unfolded": [],
+        "ticks": 0,  # what was ticked is forgotten when it grows
     }  # fmt: skip
 
 
@@ -207,7 +209,13 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         view=view,
         page=page,
         pages=-(-len(lines) // PAGE),
-        ids=" ".join(row.id for row in rows),
+        # Searches that go on -> their trials, of which the last have no run yet.
+        ordered={
+            study.title: study.settings.budget.trials
+            for study in studies(store)
+            if not study.is_stopped
+        },
+        ids="|".join(line.ids for line in run_table.sort_rows(rows, *order, rows)),
         matching=len(matching),
         total=len(rows),
         scores=run_table.score_columns(),

@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from finetune.metrics.catalog import find
 from finetune.runs import events
 from finetune.runs.summary import RunSummary
 from finetune.ui import charts
@@ -14,6 +15,8 @@ from finetune.ui.charts import Series
 from finetune.ui.html import asset
 from tests.support.browser import new_page
 from tests.support.toys import story
+
+ACCURACY = find("accuracy")
 
 
 def values(drawn):
@@ -36,6 +39,16 @@ def test_any_points_are_drawn_within_the_plot_and_keep_their_digits():
         (line,) = values(drawn)
         pairs = zip(line["x"].split(), line["y"].split(), strict=True)
         assert [(float(x), float(y)) for x, y in pairs] == points
+
+
+@pytest.mark.parametrize("scores", [(0.9600, 0.9602), (1.0, 1.0), (0.0, 0.001), (0.999, 1.0)])
+def test_an_axis_of_a_score_spans_what_is_no_chance(scores):
+    line = Series("accuracy", "second", [*enumerate(scores)])
+    ticks = re.findall(r'class="ft-y"[^>]*>(.*?)<', charts.chart("x", [line], 1, "", of=ACCURACY))
+    low, high = float(ticks[0]), float(ticks[-1])
+    assert 0 <= low <= min(scores) <= max(scores) <= high <= 1
+    assert high - low >= 0.02 - 1e-9
+    assert all(len(tick) <= 5 for tick in ticks)
 
 
 def test_what_a_chart_carries_is_bounded_and_keeps_its_ends():

@@ -18,6 +18,8 @@ from finetune.inference import decision_rule
 from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.store import RunStore, named_run
+from finetune.search.space import Budget
+from finetune.search.study import create_study
 from finetune.ui import compare_view, run_view
 from finetune.ui.api import Api
 from finetune.ui.compare_view import ReleaseCheck
@@ -172,6 +174,22 @@ def test_a_run_is_opened_by_its_id_and_has_one_name_wherever_it_is_shown(tab, st
     assert "no such run" in tab.on_open(NOBODY, *given, "run=../x")[tab.message]
 
 
+def test_a_link_opens_what_it_says_whatever_was_open_before(tab, store, add):
+    first, second = (add(seed=seed) for seed in (1, 2))
+    study = create_study(store, RunConfig(), {"seed": (1, 2)}, Budget(2))
+    places = {
+        f"run={first.id}": (tab.title, "bundled-1"),
+        f"compare={first.id},{second.id}": (tab.comparison, "No comparison yet"),
+        f"search={study.id}": (tab.comparison, "of at most 2 trials"),
+    }
+    for before in places:
+        view = tab.on_open(NOBODY, blank(), {}, "", before)[tab.view]
+        for address, (place, text) in places.items():
+            opened = tab.on_open(NOBODY, view, {}, "", address)
+            assert text in str(opened[place]), (before, address)
+            assert opened[tab.run_column]["visible"] == address.startswith("run=")
+
+
 def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(store, add, tmp_path):
     """Two files of one name are two; a file under two names is one, once a run has read it."""
 
@@ -212,6 +230,38 @@ def test_the_runs_that_were_asked_about_are_deleted(tab, store, add):
     assert updates[tab.view]["opened"] == second.id
     for gone in (asked[tab.asked], ""):
         assert "no such run" in tab.on_confirm(NOBODY, None, now, "", gone)[tab.message]
+
+
+def test_the_rows_to_be_deleted_are_named_and_no_tick_outlives_a_comparison_or_a_deletion(
+    tab, store, add
+):
+    single, other = add(name="single"), add(name="other")
+    trials = [add(study="s", title=f"search 1 \u00b7 trial {n}") for n in range(3)]
+    ids = " ".join(trial.id for trial in trials)
+
+    def question(*ticked):
+        return tab.on_delete_ticked(NOBODY, blank(), " ".join(ticked))[tab.question].striptags()
+
+    def ticks(updates):
+        return re.findall(r'data-runs="([^"]*)" data-ticks="(.*?)"', str(updates[tab.table]))
+
+    assert "Delete single with its model" in question(single.id)
+    assert "Delete 4 runs with their models, curves and logs: search 1 (3 runs), other?" in (
+        question(ids, other.id)
+    )
+    assert "logs: search 1 \u00b7 trial 1, search 1 \u00b7 trial 0?" in (
+        question(trials[0].id, trials[1].id)
+    )
+    more = [add(name=f"more {n}") for n in range(6)]
+    named = "more 5, more 4, more 3, more 2, more 1 and 3 more?"
+    assert named in question(single.id, ids, *(run.id for run in more))
+    compared = tab.on_compare(NOBODY, blank(), "", f"{single.id} {other.id}")
+    ((lines, first),) = ticks(compared)
+    assert sorted(line.count(" ") for line in lines.split("|")) == [0] * 8 + [2]
+    asked = f"{single.id} {other.id}"
+    ((_, second),) = ticks(tab.on_confirm(NOBODY, None, compared[tab.view], "", asked))
+    ((_, before),) = ticks(tab.on_tick(NOBODY, blank(), {}, ""))
+    assert len({before, first, second}) == 3
 
 
 def test_of_two_clicks_the_later_counts_and_a_name_is_the_runs_it_was_written_for(tab, store):
@@ -330,6 +380,10 @@ def test_two_runs_are_judged_by_their_validation_pairs(store, scored):
     api = Api(store, SimpleNamespace())
     ranked = api.rank_runs(store, poor.id)
     assert [run["id"] for run in ranked["runs"]] == [good.id, poor.id]
+    scored(3, 3.0)  # their sizes are equal, their speeds unknown: none is called cheapest
+    ranked = str(compare_view.comparison(store, [poor.id, good.id]))
+    assert "2 may be the best, and none of these is cheaper than another (0.1 MB)" in ranked
+    assert "<small>cheapest" not in ranked
     judged = api.check_release(store, poor.id, good.id)
     assert (judged["verdict"], judged["gained"]) == ("failed", 0)
     with pytest.raises(gr.Error, match="max_lost is -1"):

@@ -13,6 +13,7 @@ import gradio as gr
 from finetune.engines import registry
 from finetune.errors import NoSuchRun, PublishError
 from finetune.jobs import evaluate, run_table, service
+from finetune.jobs.run_table import BundleRow, RunRow
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
@@ -22,10 +23,17 @@ from finetune.ui import auth, compare_view, elements, feedback, form, live_updat
 from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.elements import button, event_data, text_box
 from finetune.ui.html import asset, macro
+from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 from finetune.ui.run_view import View, blank
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
+_TABLE: View = {"opened": "", "compared": [], "search": ""}  # nothing in the table's place
+_NAMED = 5  # rows that the question names
+# The question stands above the buttons that ask it, which may be at the upper edge of the screen.
+_IN_SIGHT = """const see = () => element.scrollIntoView({block: 'nearest'});
+watch('value', see);
+see();"""
 Sent = dict[int, int]  # id of a component -> hash of the update it was sent last
 
 
@@ -35,6 +43,7 @@ class RunsTab(Panel):
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
         self.check = ReleaseCheck(self.store)
+        self.confirmed: Any = None  # the event of a deletion
         self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
     def draw(self) -> None:
@@ -45,6 +54,12 @@ class RunsTab(Panel):
         self.sent = gr.State({})  # by component: a hash of what it shows
         self.pulse = elements.polling_element(1.5, elements.ALWAYS)
         self.message = elements.notice("runs-message")
+        self.asked = gr.State("")  # ids of the runs, or of the search, that may be deleted
+        with gr.Row(visible=False, elem_id="delete-asked") as self.deletion:
+            self.question = gr.HTML(elem_id="delete-question", js_on_load=_IN_SIGHT)
+            size: dict[str, Any] = {"size": "md"}
+            self.confirm = button("Delete for good", "delete-sure", 130, variant="stop", **size)
+            self.keep = button("Keep it", "delete-keep", 90, **size)
         with gr.Column(elem_id="all-runs"):
             with gr.Row(equal_height=True):
                 text = "words of name, status, data, model, tags"
@@ -73,11 +88,6 @@ class RunsTab(Panel):
             self.cancel = button("Take out of the queue", "run-cancel", 160, **medium)
             self.clone = button("Copy into the form", "run-clone", 150, **medium)
             self.delete = button("Delete", "run-delete", 90, **medium)
-        self.asked = gr.State("")  # ids of the runs, or of the search, that may be deleted
-        with gr.Row(visible=False, elem_id="delete-asked") as self.deletion:
-            self.question = gr.HTML(elem_id="delete-question")
-            self.confirm = button("Delete for good", "delete-sure", 130, variant="stop", **medium)
-            self.keep = button("Keep it", "delete-keep", 90, **medium)
         with gr.Row(visible=False, elem_id="resume-asked") as self.payment:
             self.price = gr.HTML(elem_id="resume-price")
             self.pay = button("Resume and pay", "resume-sure", 130, variant="primary", **medium)
@@ -110,7 +120,7 @@ class RunsTab(Panel):
 
     def _wire(self) -> None:
         quick = feedback.QUICK
-        self.connect()
+        self.confirmed = self.connect()["on_confirm"]
         picked = [self.ticked, self.compare, self.delete_ticked]
         each = quick | {"trigger_mode": "multiple"}
         self.table.select(None, None, picked, js="() => finetune.ticked", **each)
@@ -129,9 +139,9 @@ class RunsTab(Panel):
         asked = elements.asked(address)
         if run_ids := asked.get("compare"):
             compared = [store.get(run_id).id for run_id in run_ids.split(",")]
-            return self._change_view(store, view | {"compared": compared}, words)
+            return self._change_view(store, view | _TABLE | {"compared": compared}, words)
         if study_id := asked.get("search"):
-            return self._change_view(store, view | {"search": study_id}, words)
+            return self._change_view(store, view | _TABLE | {"search": study_id}, words)
         if run_id := asked.get("run"):
             part = ERRORS if asked.get("part") == "errors" else ""
             return self._open(store, view, run_id, words, part)
@@ -150,12 +160,13 @@ class RunsTab(Panel):
     @handler("compare.click")
     def on_compare(self, store: RunStore, view: View, words: str, ticked: str) -> Updates:
         """Show the ticked runs beside each other, in place of the table."""
-        return self._change_view(store, view | {"compared": str(ticked or "").split()}, words)
+        compared = {"compared": str(ticked or "").split(), "ticks": view["ticks"] + 1}
+        return self._change_view(store, view | compared, words)
 
     @handler("back.click")
     def on_back(self, store: RunStore, view: View, words: str) -> Updates:
         """Show the table again."""
-        return self._change_view(store, view | {"opened": "", "compared": [], "search": ""}, words)
+        return self._change_view(store, view | _TABLE, words)
 
     # Gradio's other modes drop some clicks.
     @handler("table.click", "comparison.click", trigger_mode="multiple")
@@ -217,7 +228,7 @@ class RunsTab(Panel):
             self.described: run.id,
         }
         part = part or (EVALUATION if ended else PROGRESS)
-        view = view | {"opened": run.id, "compared": [], "search": ""}
+        view = view | _TABLE | {"opened": run.id}
         shown = {self.part: gr.update(value=part, visible=True)}
         return description | self._change_view(store, view, words) | shown
 
@@ -275,6 +286,7 @@ class RunsTab(Panel):
             for run in [shown.get(run_id) for run_id in asked.split() or [asked]]:
                 service.delete_run(shown, run, _token(shown, [run], oauth))
         left = {name: "" for name in ("opened", "search") if view[name] in asked.split()}
+        left["ticks"] = view["ticks"] + 1
         return self._change_view(store, view | left, words)
 
     def _ask(self, store: RunStore, asked: str) -> Updates:
@@ -288,7 +300,10 @@ class RunsTab(Panel):
             runs = results.all_runs(store, study)
         else:
             runs = [store.get(run_id) for run_id in asked.split() or [asked]]
-            name = ", ".join(run.title() for run in runs)
+            lines = run_table.chosen_lines(run_view.rows(store), {run.id for run in runs})
+            name = ", ".join(map(_line_name, lines[:_NAMED]))
+            if (more := len(lines) - _NAMED) > 0:
+                name += " " + gettext("and {n:,} more", n=more)
         kept = [engine.removal_note for run in runs for engine in registry.that_keep(run)]
         notes = dict.fromkeys(filter(None, kept))
         question = macro("run_details.html", "question")(name, len(runs), notes)
@@ -374,6 +389,12 @@ class RunsTab(Panel):
 def _visible(store: RunStore, view: View) -> RunStore:
     """The store of the runs shown: the visitor's, or everybody's if an admin asks."""
     return store.everyone if view.get("everybody") and store.visitor.admin else store
+
+
+def _line_name(line: RunRow | BundleRow) -> str:
+    if isinstance(line, RunRow) or len(line.members) == 1:
+        return line.name
+    return gettext("{name} ({n} runs)", name=line.name, n=len(line.members))
 
 
 def _search(store: RunStore, asked: str) -> Study | None:

@@ -354,9 +354,10 @@ class TrainTab(Panel):
 
     @handler("live.submit", latest=True)
     def on_turn(self, store: RunStore, live: str) -> Updates:
-        """Show the run after a change of state, or another if it is gone. Once it has ended, show
-        the next one of its bundle, or link to the visitor's active run."""
-        run = _find_run(store, live)
+        """Show the run after a change of state, or another if it is gone; if none was shown, the
+        active one. Once it has ended, show the next one of its bundle, or link to the visitor's
+        active run."""
+        run = _find_run(store, live) if live else service.active_run(store)
         if run and run.bundle() and run.state().status in ENDED:
             mates = [each for each in store.runs() if each.bundle() == run.bundle()]
             waiting = (each for each in reversed(mates) if each.state().status not in ENDED)
@@ -366,6 +367,14 @@ class TrainTab(Panel):
             other = service.active_run(store)
             updates[self.notice] = macro("feedback.html", "other_run")(other) if other else ""
         return updates
+
+    @handler(latest=True)
+    def on_deletion(self, store: RunStore, live: str) -> Updates:
+        """Show the form in place of a run that was deleted."""
+        with contextlib.suppress(NoSuchRun):
+            store.get(live)
+            return {}
+        return self._shown(store, None) | {self.setup: _SHOWN}
 
     def _shown(self, store: RunStore, run: Run | None) -> Updates:
         """Show a run, and label Train with what a click does meanwhile."""
