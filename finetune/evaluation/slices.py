@@ -229,4 +229,6 @@ def _bins(trait: str, values: NDArray[Any]) -> Iterator[tuple[str, str, Truths]]
             name = message("over {low:g} up to {high:g}", low=float(low), high=float(high))
             if low == -np.inf:
                 name = message("up to {high:g}", high=float(high))
+            elif high == low + 1 and not np.any(values % 1):
+                name = f"{high:g}"  # whole numbers
             yield trait, name, (low < values) & (values <= high)

@@ -143,7 +143,7 @@ def _weak_first(
             return gettext("weak")
         if part.trait == "class" and part.value in never:
             return gettext("missed")
-        return gettext("too few") if part.count < TESTED else ""
+        return gettext("too few rows") if part.count < TESTED else ""
 
     def rank(part: Slice) -> tuple[Any, ...]:
         missed = part.trait == "class" and part.value in never

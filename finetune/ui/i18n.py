@@ -68,7 +68,7 @@ def _label(name: re.Match[str]) -> str:
     """The label that the form has for a field, for a name out of a message: a message names the
     flag of the command line."""
     label = hyperparameters()[name[0]].label
-    return f"\u201c{catalogue(language()).get(label, label)}\u201d"
+    return gettext("\u201c{name}\u201d", name=gettext(label))
 
 
 def number(text: str) -> str:
