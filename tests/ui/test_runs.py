@@ -19,7 +19,7 @@ from finetune.jobs import run_table
 from finetune.runs import events
 from finetune.runs.store import RunStore, named_run
 from finetune.search.space import Budget
-from finetune.search.study import create_study
+from finetune.search.study import create_study, studies
 from finetune.ui import compare_view, run_view
 from finetune.ui.api import Api
 from finetune.ui.compare_view import ReleaseCheck
@@ -188,6 +188,15 @@ def test_a_link_opens_what_it_says_whatever_was_open_before(tab, store, add):
             opened = tab.on_open(NOBODY, view, {}, "", address)
             assert text in str(opened[place]), (before, address)
             assert opened[tab.run_column]["visible"] == address.startswith("run=")
+
+
+def test_a_search_goes_with_the_last_of_its_runs(tab, store, add):
+    study = create_study(store, RunConfig(), {"seed": (1, 2)}, Budget(2))
+    runs = [add(seed=seed, study=study.id) for seed in (1, 2)]
+    for asked, left in ((runs[0].id, [study.id]), (f"{runs[1].id} {add(seed=3).id}", [])):
+        tab.on_confirm(NOBODY, None, blank(), "", asked)
+        assert [one.id for one in studies(store)] == left
+    assert store.runs() == []
 
 
 def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(store, add, tmp_path):

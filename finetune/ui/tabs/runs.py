@@ -280,10 +280,15 @@ class RunsTab(Panel):
         """Delete the runs or the search in question, whatever is open by now."""
         shown = _visible(store, view)
         if study := _search(shown, asked):
+            searches, runs = [study], list[Run]()
+        else:
+            runs = [shown.get(run_id) for run_id in asked.split() or [asked]]
+            searches = _whole_searches(shown, runs)
+        for study in searches:
             token = _token(shown, results.all_runs(shown, study), oauth)
             results.delete_search(shown, study, token)
-        else:
-            for run in [shown.get(run_id) for run_id in asked.split() or [asked]]:
+        for run in runs:
+            if run.folder.exists():  # it did not go with its search
                 service.delete_run(shown, run, _token(shown, [run], oauth))
         left = {name: "" for name in ("opened", "search") if view[name] in asked.split()}
         left["ticks"] = view["ticks"] + 1
@@ -395,6 +400,16 @@ def _line_name(line: RunRow | BundleRow) -> str:
     if isinstance(line, RunRow) or len(line.members) == 1:
         return line.name
     return gettext("{name} ({n} runs)", name=line.name, n=len(line.members))
+
+
+def _whole_searches(store: RunStore, runs: list[Run]) -> list[Study]:
+    """Return the searches of which all runs are given: one that goes on would begin others."""
+    chosen = {run.id for run in runs}
+    studies = [_search(store, name) for name in {run.about().study for run in runs}]
+    return [
+        study for study in studies
+        if study and {run.id for run in results.all_runs(store, study)} <= chosen
+    ]  # fmt: skip
 
 
 def _search(store: RunStore, asked: str) -> Study | None:
