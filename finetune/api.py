@@ -352,8 +352,8 @@ def label(
     )  # fmt: skip
     while (state := job.state()).running:
         time.sleep(_POLL)
-    if state.error:
-        raise TrainingError(state.error, state.remedy)
+    if state.status != "finished":
+        raise TrainingError(state.error or _("The run ended early."), state.remedy)
     return job.labelling
 
 

@@ -291,7 +291,7 @@ def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "
         possible = not single.against and single.broken <= off
         if possible and (more_fit or everywhere or needed):
             return single
-        if single.broken <= off and _around_a_column(single):
+        if single.rows > 1 and single.broken <= off and _around_a_column(single):
             return _in_doubt(single, shape)
     if double.against and not double.enclosing and not _around_a_column(double):
         return replace(double, quote=NONE)
