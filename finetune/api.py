@@ -283,13 +283,14 @@ def rank(
             and `sentence`. The best is among those that may be with a probability of 95%.
     """
     found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
-    if measure:
-        ranked = ranking.rank_runs(found).runs
-        unknown = {run.id for run in ranked if run.milliseconds is None}
+    ranked = ranking.rank_runs(found)
+    unknown = {run.id for run in ranked.runs if run.milliseconds is None}
+    if measure and unknown:
         for run in found:
             if run.id in unknown:
                 ranking.measure_speed(run)
-    return ranking.rank_runs(found)
+        ranked = ranking.rank_runs(found)
+    return ranked
 
 
 def predict(

@@ -209,12 +209,7 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         view=view,
         page=page,
         pages=-(-len(lines) // PAGE),
-        # Searches that go on -> their trials, of which the last have no run yet.
-        ordered={
-            study.title: study.settings.budget.trials
-            for study in studies(store)
-            if not study.is_stopped
-        },
+        ordered=_trials_ordered(store),
         ids="|".join(line.ids for line in run_table.sort_rows(rows, *order, rows)),
         matching=len(matching),
         total=len(rows),
@@ -224,6 +219,16 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         measure=in_words(*metrics.pop()) if len(metrics) == 1 else "",
         most_classes=max((row.classes for row in matching), default=0),
     )
+
+
+def _trials_ordered(store: RunStore) -> dict[str, int]:
+    """Return the trials of each search that goes on, of which the last have no run yet."""
+    found = {}
+    for study in studies(store):
+        with contextlib.suppress(StoreError):  # a damaged one hides no run
+            if not study.is_stopped:
+                found[study.title] = study.settings.budget.trials
+    return found
 
 
 def _choices(rows: Sequence[RunRow]) -> list[str]:

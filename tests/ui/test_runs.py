@@ -193,6 +193,8 @@ def test_a_link_opens_what_it_says_whatever_was_open_before(tab, store, add):
 def test_a_search_goes_with_the_last_of_its_runs(tab, store, add):
     study = create_study(store, RunConfig(), {"seed": (1, 2)}, Budget(2))
     runs = [add(seed=seed, study=study.id) for seed in (1, 2)]
+    (study.folder / "study.json").write_text("{")  # a damaged one, which hides no run
+    assert runs[0].title() in run_view.table(store, run_view.rows(store), blank())
     for asked, left in ((runs[0].id, [study.id]), (f"{runs[1].id} {add(seed=3).id}", [])):
         tab.on_confirm(NOBODY, None, blank(), "", asked)
         assert [one.id for one in studies(store)] == left
