@@ -190,15 +190,17 @@ def test_a_link_opens_what_it_says_whatever_was_open_before(tab, store, add):
             assert opened[tab.run_column]["visible"] == address.startswith("run=")
 
 
-def test_a_search_goes_with_the_last_of_its_runs(tab, store, add):
+def test_a_search_goes_with_its_runs_if_all_are_ticked(tab, store, add):
     study = create_study(store, RunConfig(), {"seed": (1, 2)}, Budget(2))
     runs = [add(seed=seed, study=study.id) for seed in (1, 2)]
     (study.folder / "study.json").write_text("{")  # a damaged one, which hides no run
     assert runs[0].title() in run_view.table(store, run_view.rows(store), blank())
-    for asked, left in ((runs[0].id, [study.id]), (f"{runs[1].id} {add(seed=3).id}", [])):
-        tab.on_confirm(NOBODY, None, blank(), "", asked)
-        assert [one.id for one in studies(store)] == left
-    assert store.runs() == []
+    asked = tab.on_delete_ticked(NOBODY, blank(), runs[0].id)[tab.asked]
+    tab.on_confirm(NOBODY, None, blank(), "", asked)
+    assert (len(store.runs()), len(studies(store))) == (1, 1)
+    asked = tab.on_delete_ticked(NOBODY, blank(), f"{runs[1].id} {add(seed=3).id}")[tab.asked]
+    tab.on_confirm(NOBODY, None, blank(), "", asked)
+    assert (store.runs(), studies(store)) == ([], [])
 
 
 def test_runs_of_different_data_are_told_apart_by_contents_and_sorted_apart(store, add, tmp_path):

@@ -54,7 +54,7 @@ class RunsTab(Panel):
         self.sent = gr.State({})  # by component: a hash of what it shows
         self.pulse = elements.polling_element(1.5, elements.ALWAYS)
         self.message = elements.notice("runs-message")
-        self.asked = gr.State("")  # ids of the runs, or of the search, that may be deleted
+        self.asked = gr.State("")  # ids of the runs and searches that may be deleted
         with gr.Row(visible=False, elem_id="delete-asked") as self.deletion:
             self.question = gr.HTML(elem_id="delete-question", js_on_load=_IN_SIGHT)
             size: dict[str, Any] = {"size": "md"}
@@ -270,26 +270,29 @@ class RunsTab(Panel):
 
     @handler("delete_ticked.click")
     def on_delete_ticked(self, store: RunStore, view: View, ticked: str) -> Updates:
-        """Ask to confirm deleting the ticked runs."""
-        return self._ask(_visible(store, view), str(ticked or ""))
+        """Ask to confirm deleting the ticked runs, with a search of which all are ticked: it would
+        begin others."""
+        shown, names = _visible(store, view), str(ticked or "").split()
+        updates = self._ask(shown, " ".join(names))
+        for name in {shown.get(run_id).about().study for run_id in names}:
+            if study := _search(shown, name):
+                runs = {run.id for run in results.all_runs(shown, study)}
+                if runs <= {*names}:
+                    names = [study.id, *(run_id for run_id in names if run_id not in runs)]
+        return updates | {self.asked: " ".join(names)}
 
     @handler("confirm.click")
     def on_confirm(
         self, store: RunStore, oauth: gr.OAuthToken | None, view: View, words: str, asked: str
     ) -> Updates:
-        """Delete the runs or the search in question, whatever is open by now."""
+        """Delete the runs and searches in question, whatever is open by now."""
         shown = _visible(store, view)
-        if study := _search(shown, asked):
-            searches, runs = [study], list[Run]()
-        else:
-            runs = [shown.get(run_id) for run_id in asked.split() or [asked]]
-            searches = _whole_searches(shown, runs)
-        for study in searches:
-            token = _token(shown, results.all_runs(shown, study), oauth)
-            results.delete_search(shown, study, token)
-        for run in runs:
-            if run.folder.exists():  # it did not go with its search
-                service.delete_run(shown, run, _token(shown, [run], oauth))
+        for one in [_search(shown, name) or shown.get(name) for name in asked.split() or [asked]]:
+            if isinstance(one, Study):
+                token = _token(shown, results.all_runs(shown, one), oauth)
+                results.delete_search(shown, one, token)
+            else:
+                service.delete_run(shown, one, _token(shown, [one], oauth))
         left = {name: "" for name in ("opened", "search") if view[name] in asked.split()}
         left["ticks"] = view["ticks"] + 1
         return self._change_view(store, view | left, words)
@@ -400,16 +403,6 @@ def _line_name(line: RunRow | BundleRow) -> str:
     if isinstance(line, RunRow) or len(line.members) == 1:
         return line.name
     return gettext("{name} ({n} runs)", name=line.name, n=len(line.members))
-
-
-def _whole_searches(store: RunStore, runs: list[Run]) -> list[Study]:
-    """Return the searches of which all runs are given: one that goes on would begin others."""
-    chosen = {run.id for run in runs}
-    studies = [_search(store, name) for name in {run.about().study for run in runs}]
-    return [
-        study for study in studies
-        if study and {run.id for run in results.all_runs(store, study)} <= chosen
-    ]  # fmt: skip
 
 
 def _search(store: RunStore, asked: str) -> Study | None:
