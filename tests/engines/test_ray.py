@@ -97,10 +97,10 @@ def test_two_nodes_train_as_two_processes_though_nodes_are_killed(store, start, 
     killed = []
     for attempt, rank in ((3, "0"), (4, "1")):
         begun = resumes(run)[-1]
+        cluster.add()  # for that which is killed; it takes seconds, in which the run goes on
         until(trains(run, begun + 45))
         former = rank_processes(run)
         killed += former.values()
-        cluster.add()
         cluster.kill(node_of(former[rank]))
         until(lambda: read_spec(run).attempt == attempt)  # noqa: B023
         assert resumes(run)[-1] >= begun + 20
