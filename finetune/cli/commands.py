@@ -313,8 +313,8 @@ def predict(words: list[str] | None = None) -> int:
 
 
 def _tell_predictions(report: dict[str, Any], out: Path) -> None:
-    given = {name: count for name, count in report["answers"].items() if count}
-    answers = ", ".join(f"{name} {count:,}" for name, count in given.items())
+    counts = report["answers"] | {"none": report.get("without_label", 0)}
+    answers = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     print(f"{out}: {report['rows']:,} rows" + (f" ({answers})" if answers else ""))
     if report["errors"]:
         first = "; ".join(map(str, report["examples"][:3]))

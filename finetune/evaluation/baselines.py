@@ -118,6 +118,18 @@ def measure_tfidf(pairs: Pairs, metrics: Sequence[Metric] = ()) -> dict[str, flo
     return _measured_once(pairs, (TFIDF, MOST, WEIGHTS), (MOST, MOST), answer, metrics)
 
 
+def mean_scores(measured: Sequence[Mapping[str, float]], rows: Sequence[int]) -> dict[str, float]:
+    """Return the mean of scores measured on folds of so many rows, and the sum of their
+    `examples`."""
+    return {
+        name: sum(scores[name] for scores in measured)
+        if name == "examples"
+        else float(np.average([scores[name] for scores in measured], weights=rows))
+        for name in measured[0]
+        if all(name in scores for scores in measured)
+    }
+
+
 def why_no_training(baselines: Mapping[str, Mapping[str, float]], task: Task, classes: int) -> str:
     """Return a sentence for a person if a simple method is right on every validation pair, or if
     the checkpoint's similarity alone reaches 0.95 and exceeds a constant answer. Otherwise empty.

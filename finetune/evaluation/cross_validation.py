@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 
 from finetune import disk
 from finetune.errors import DataError, some
-from finetune.evaluation import saved_predictions
+from finetune.evaluation import baselines, saved_predictions
 from finetune.evaluation.saved_predictions import SavedLogits, SwappedLogits
 from finetune.messages import message as _
 from finetune.runs.run import Run
@@ -50,18 +50,11 @@ def read_folds(run: Run) -> list[Fold]:
 
 def baselines_over(folds: Sequence[Fold]) -> dict[str, dict[str, float]]:
     """Return the mean of each baseline's scores, weighted by the rows of the folds."""
-    weights = [fold.rows for fold in folds]
-    means = {}
-    for name in folds[0].baselines if folds else ():
-        measured = [fold.baselines.get(name, {}) for fold in folds]
-        scores = [score for score in measured[0] if all(score in each for each in measured)]
-        means[name] = {
-            score: sum(each[score] for each in measured)
-            if score == "examples"
-            else float(np.average([each[score] for each in measured], weights=weights))
-            for score in scores
-        }
-    return means
+    rows = [fold.rows for fold in folds]
+    return {
+        name: baselines.mean_scores([fold.baselines.get(name, {}) for fold in folds], rows)
+        for name in (folds[0].baselines if folds else ())
+    }
 
 
 def gather(run: Run, others: Iterable[Run]) -> None:

@@ -198,6 +198,7 @@ class _RowPredictor:
         # the run was trained on them, and hashes of their sentences.
         self._predicted: list[tuple[NDArray[Any], ...]] = []
         self._answers: Counter[str] = Counter()
+        self._without_label = 0  # rows whose answer is no label
         self._unsure: int | None = None  # None if answers have no margin
 
     def predict(self, window: Window) -> list[ShownRow]:
@@ -240,6 +241,8 @@ class _RowPredictor:
         )
         self._others.add(records, labels)
         self._answers.update(task.counted(answers.values, target))
+        if answers.values.ndim > 1:
+            self._without_label += int((~answers.values.any(axis=1)).sum())
         given = decision_rule.sure_answers(logits, target, rule, options, swapped)
         unsure = None if margins is None else margins < result_files.UNSURE
         unsure = unsure if given is None else ~given
@@ -274,6 +277,8 @@ class _RowPredictor:
             "labels": [*target.names], "choices": self._task.choices(target),
             "columns": [*self.added], "answers": dict(self._answers), **self._overlap,
         }  # fmt: skip
+        if self._without_label:
+            report["without_label"] = self._without_label
         if self._unsure is not None:
             report["unsure"] = self._unsure
         if self.decides and self._rule.sure:

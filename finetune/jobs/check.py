@@ -155,7 +155,9 @@ def check_config(
     on_partial(report)
     on_progress(Phase.BASELINES, "", 0, 0)
     scores = {find_task(report.task).constant: report.majority}
-    divided = config.changed(fold=min(1, config.folds))  # of several folds, the first tells enough
-    if tfidf := baselines.measure_tfidf(splits.load_pairs(divided, root)):
+    folds = [config.changed(fold=n) for n in range(1, config.folds + 1)] or [config]
+    pairs = [splits.load_pairs(each, root) for each in folds]
+    rows = [len(each.splits["validation"]) for each in pairs]
+    if tfidf := baselines.mean_scores([*map(baselines.measure_tfidf, pairs)], rows):
         scores[baselines.TFIDF] = tfidf
     return replace(report, baselines=scores)
