@@ -383,8 +383,8 @@ def monitor_file(
     if counts is not None:
         check_counts(counts, monitor.reference)
     else:
-        sample = Sample(run)
-        for window in files.read_windows(path, checked(path)):
+        sample, asked = Sample(run), checked(path)
+        for window in files.windows(files.open_file(path, asked), asked):
             sample.add(window)
         counts = monitor.count(sample.rows())[0]
     if labels is not None:

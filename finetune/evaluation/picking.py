@@ -48,9 +48,8 @@ class Picking:
 
     def expected(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Return the scores expected on new pairs, if different after rounding."""
-        bias = self.bias
         lower = {
-            name: max(score - bias.get(name, 0.0), catalog.find(name).range[0])
+            name: max(score - self.bias.get(name, 0.0), catalog.find(name).range[0])
             for name, score in scores.items()
         }
         return {

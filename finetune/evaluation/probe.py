@@ -268,9 +268,8 @@ def _probe_one(
     drawn, length = setting.drawn, setting.max_length
     with torch.random.fork_rng():
         tokenizer, model, _head = models.load_classifier(checkpoint, setting.target, length, 0.0)
-    model.eval()
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    model.eval().to(device)
     began = time.monotonic()
     encoder, half = getattr(model, model.base_model_prefix), devices.prefers_bf16()
     kinds = getattr(model.config, "architectures", None) or [""]

@@ -74,7 +74,7 @@ def predict_file(
             a bound kept with the model decides which these are.
         on_window: called with all rows as they were read.
     """
-    table = _open(path, request)
+    table = open_file(path, request)
     own = result_files.file_columns(table)
     scorer = scorer or Scorer.of_run(run)
     predictor = _RowPredictor(run, request, scorer, [*own, *table.unusable])
@@ -91,7 +91,7 @@ def predict_file(
             writer = result_files.open_writer(path, table, own, predictor.added)
             writers.append(opened.enter_context(writer))
         try:
-            for window in _windows(table, request):
+            for window in windows(table, request):
                 predicted = predictor.predict(window)
                 on_window(window)
                 writers[0]([row["cells"] for row in predicted])
@@ -107,15 +107,10 @@ def predict_file(
     return predictor.report() | {"precision": scorer.precision, "left_out": left_out}, complete
 
 
-def _open(path: Path, request: PredictionRequest) -> Table:
+def open_file(path: Path, request: PredictionRequest) -> Table:
     table = table_formats.open_table(path, request.file, request)
     table.keep_empty_rows = True
     return table
-
-
-def read_windows(path: Path, request: PredictionRequest) -> Iterator[Window]:
-    """Read the rows of a file in windows, without predicting them."""
-    return _windows(_open(path, request), request)
 
 
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
@@ -143,7 +138,7 @@ def _sentence(cell: Any) -> str:
     return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
 
 
-def _windows(table: Table, request: PredictionRequest) -> Iterator[Window]:
+def windows(table: Table, request: PredictionRequest) -> Iterator[Window]:
     """Group rows into windows, small ones at first so that the first rows are predicted soon."""
 
     def window() -> Window:
@@ -320,7 +315,7 @@ def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> 
     asked, wanted = PredictionRequest(**request), set(rows)
     found = {
         number: [_sentence(record.get(name)) for name in asked.sentences]
-        for number, (record, _) in enumerate(_read_rows(_open(Path(path), asked), asked))
+        for number, (record, _) in enumerate(_read_rows(open_file(Path(path), asked), asked))
         if number in wanted
     }
     return [found[row] for row in rows]
@@ -366,7 +361,7 @@ def read_labelled(
         empty_is_none: True if a row without any of several labels has none of them; False if it is
             not labelled yet, and one that has none says so by an empty list.
     """
-    table = _open(path, request)
+    table = open_file(path, request)
     labels = parts_of(request.label, table.columns) or [request.label]
     rows = [*enumerate(_read_rows(table, request), start=1)]
     read = [(number, record) for number, (record, error) in rows if not error]

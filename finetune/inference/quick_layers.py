@@ -65,16 +65,11 @@ class _Graph:
 
     def constant(self, values: Tensor | NDArray[Any]) -> str:
         """Add weights or numbers; returns their name."""
-        from onnx import helper
+        from onnx import numpy_helper
 
         array = values.detach().float().numpy() if isinstance(values, Tensor) else values
         name = f"constant {len(self.proto.graph.initializer)}"
-        self.proto.graph.initializer.add(
-            name=name,
-            data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
-            dims=array.shape,
-            raw_data=array.tobytes(),
-        )
+        self.proto.graph.initializer.append(numpy_helper.from_array(array, name))
         return name
 
     def linear(self, rows: str, *linears: nn.Linear) -> str:

@@ -117,11 +117,9 @@ def open_writer(
         if is_csv:
             yield _csv_writer(file, out, table, [*own], [*added])
             return
-        begins = (
-            itertools.repeat("")
-            if suffix == ".jsonl"
-            else itertools.chain("[", itertools.repeat(","))
-        )
+        begins: Iterator[str] = itertools.repeat("")
+        if suffix == ".json":
+            begins = itertools.chain("[", itertools.repeat(","))
 
         def write(lines: list[Line]) -> None:
             for line in lines:

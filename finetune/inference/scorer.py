@@ -65,7 +65,6 @@ class _Path(NamedTuple):
     layers: Sequence[nn.Module]  # of the model
     mask: MaskFunction  # makes the layers' mask
     threads: int  # of PyTorch that share a single batch
-    optimized: bool = False  # True if the model's own layers were replaced
     together: bool = False  # True if all threads compute one batch after another
 
 
@@ -154,10 +153,10 @@ class Scorer:
             built = self._pool.submit(quick_layers.build_onnx, self._model, self.threads).result()
         if built:
             half = False
-            paths.insert(0, _Path(built, layers.attention_bias, 1, True, together=True))
+            paths.insert(0, _Path(built, layers.attention_bias, 1, together=True))
         elif half and (built := quick_layers.build_bf16(self._model)):
             bias = quick_layers.bf16_bias
-            paths = [_Path(built, bias, threads, True) for threads in (1, self.threads)]
+            paths = [_Path(built, bias, threads) for threads in (1, self.threads)]
         elif half:
             self._model.to(torch.bfloat16)
         times: list[float] = []  # of an answer, for the paths that there is time to try
@@ -192,11 +191,6 @@ class Scorer:
         ):
             times.append(self._pool.submit(compute).result())
         return times
-
-    @property
-    def optimized(self) -> bool:
-        """True if the model's own layers were replaced."""
-        return self._path.optimized
 
     def scores(
         self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None

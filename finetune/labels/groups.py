@@ -60,8 +60,9 @@ def group(
         first, second = map(int, pairs[index])
         if probabilities[index] > 0.5 and (first, second) not in known:
             join(first, second)
-    _, groups = np.unique([find(text) for text in range(texts)], return_inverse=True)
-    return np.asarray(_in_order(groups), np.int64)
+    roots = [find(text) for text in range(texts)]
+    numbers = {root: number for number, root in enumerate(dict.fromkeys(roots))}
+    return np.array([numbers[root] for root in roots], np.int64)
 
 
 def measure(
@@ -76,9 +77,3 @@ def measure(
         found = wilson_interval(both, total)
         figures[name] = [found.value, found.low, found.high] if total else None
     return figures
-
-
-def _in_order(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number groups by their first members."""
-    _, first = np.unique(groups, return_index=True)
-    return np.asarray(np.argsort(np.argsort(first))[groups])

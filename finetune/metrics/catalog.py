@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -160,37 +161,15 @@ def _roc_auc(probabilities: Probabilities, labels: Indices, positive: int | None
 # labels). `weights` have shape (examples, samples), the results shape (samples,).
 
 
-def pearson(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
-    """Pearson's correlation coefficient."""
-    shape = (*answers.shape, 1)
-    return _correlation(answers.reshape(shape), truth.reshape(shape), weights)
-
-
-def spearman(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
-    """Spearman's rank correlation; equal scores share the mean of their ranks."""
-    return _correlation(_ranks(answers, weights), _ranks(truth, weights), weights)
-
-
-def mean_absolute_error(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
-    """How far off an answer is, on average."""
-    return np.asarray(_mean(np.abs(_errors(answers, truth)), weights))
-
-
-def root_mean_squared_error(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
-    """The root of the mean squared error, on the scale of the scores."""
-    return np.sqrt(_mean(_errors(answers, truth) ** 2, weights))
-
-
-def _errors(answers: Scores, truth: Scores) -> Floats:
-    return np.asarray(answers, np.float64) - truth
-
-
-def _mean(values: Floats, weights: NDArray[Any]) -> Floats:
-    return values @ weights / weights.sum(axis=0)  # type: ignore[no-any-return]
+def _mean_error(power: int, answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
+    """The mean power of how far off the answers are."""
+    errors = np.abs(np.asarray(answers, np.float64) - truth) ** power
+    return errors @ weights / weights.sum(axis=0)  # type: ignore[no-any-return]
 
 
 def _ranks(values: Scores, weights: NDArray[Any]) -> Floats:
-    """The mid-rank of each example in each sample, shape (examples, samples)."""
+    """The mid-rank of each example in each sample, shape (examples, samples): equal scores share
+    the mean of their ranks."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     behind = np.cumsum(weights[np.argsort(group, kind="stable")], axis=0, dtype=np.float64)
     ends = behind[np.cumsum(sizes) - 1]
@@ -291,25 +270,29 @@ _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
         "pearson", "Pearson", message("Pearson correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=pearson,
-        library="scipy.stats.pearsonr",
+        range=(-1.0, 1.0), kind="score", library="scipy.stats.pearsonr",
+        of_examples=lambda answers, truth, weights: _correlation(
+            answers[:, None], truth[:, None], weights
+        ),
     ),
     Metric(
         "spearmanr", "Spearman", message("Spearman correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=spearman,
-        library="scipy.stats.spearmanr",
+        range=(-1.0, 1.0), kind="score", library="scipy.stats.spearmanr",
+        of_examples=lambda answers, truth, weights: _correlation(
+            _ranks(answers, weights), _ranks(truth, weights), weights
+        ),
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
         plain=message("off by {value:.2f} on average"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=mean_absolute_error,
+        of_examples=partial(_mean_error, 1),
         library="sklearn.metrics.mean_absolute_error",
     ),
     Metric(
         "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=root_mean_squared_error,
+        of_examples=lambda *answers: np.sqrt(_mean_error(2, *answers)),
         library="sklearn.metrics.root_mean_squared_error",
     ),
 )  # fmt: skip

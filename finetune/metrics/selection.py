@@ -27,7 +27,6 @@ _FEWEST = 100  # resamples, however many predictions there are
 _BUDGET = 300_000_000  # predictions x resamples
 _AT_ONCE = 4_000_000  # examples x resamples, 32 MB
 FOLDS = 10
-MICRO_F1 = OF_LABELS[0]
 WORTHWHILE = 0.01  # of F1, for another threshold to be recommended
 
 
@@ -37,7 +36,6 @@ class Statistic:
 
     # Weights of shape (examples, samples) -> scores of shape (models, samples), more being better.
     of: Callable[[NDArray[Any]], Floats]
-    models: int
     examples: int
     work: int  # numbers that are read for one sample
 
@@ -58,10 +56,9 @@ def statistics(
         each = [metric.measure(own, truth, weights, positive) for own in answers]
         return np.stack(each) if metric.greater_is_better else -np.stack(each)
 
-    size = len(answers), len(truth)
     return {
         metric.name: Statistic(
-            partial(scores, metric), *size, (8 if metric.of_examples else 2) * answers.size
+            partial(scores, metric), len(truth), (8 if metric.of_examples else 2) * answers.size
         )
         for metric in metrics
         if metric.of_answers
@@ -70,9 +67,8 @@ def statistics(
 
 def loss(losses: Floats) -> Statistic:
     """The mean loss, negated so that more is better; `losses` of shape (models, examples)."""
-    models, examples = losses.shape
     return Statistic(
-        lambda weights: -ratio(losses @ weights, weights.sum(axis=0)), models, examples, losses.size
+        lambda weights: -ratio(losses @ weights, weights.sum(axis=0)), losses.shape[1], losses.size
     )
 
 
@@ -93,7 +89,7 @@ def picking_bias(
     Args:
         worth: how many independent examples these are worth; all by default.
     """
-    if picked_by.models < 2 or picked_by.examples < 2:
+    if picked_by.examples < 2:
         return dict.fromkeys(reported, 0.0)
     added: dict[str, list[Floats]] = {name: [] for name in reported}
     for weights in resampled_weights(worth, picked_by, *reported.values()):
@@ -260,7 +256,7 @@ def cross_fit_thresholds(
     fitted, half, true = (
         (each[:, 0] if one else each).astype(np.int64) for each in (answers, plain, truth)
     )
-    metric, positive = (F1, 1) if one else (MICRO_F1, None)
+    metric, positive = (F1, 1) if one else (OF_LABELS[0], None)
     return CrossFittedThresholds(
         tuple(fit(np.ones(len(exact), bool)).tolist()),
         *intervals.score_intervals(fitted, true, [metric], positive, shared).values(),
