@@ -1,7 +1,5 @@
 """What a run's scores mean in plain words, and one piece of advice after it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple

@@ -6,8 +6,6 @@
 The run itself stays unchanged; a new one can start from the corrected pairs.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import threading

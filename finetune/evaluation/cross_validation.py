@@ -8,8 +8,6 @@ predictions/validation.parquet, step-000000.npz, swapped.npz   as `saved_predict
 predictions/folds.json                                         a `Fold` each; written last
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 

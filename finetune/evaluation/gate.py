@@ -4,8 +4,6 @@ Arrays in, a `Judgement` out, which is shown as plain text, or as Markdown for a
 comment. `finetune.evaluation.release` gathers the answers.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Expected scores of a kept model on new pairs. The model was picked as the best of several
 evaluations on the same pairs, which makes its score there too good."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

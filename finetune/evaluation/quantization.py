@@ -1,7 +1,5 @@
 """Compares a model in int8 with the original on validation pairs: quality and speed."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import statistics

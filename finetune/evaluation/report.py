@@ -3,8 +3,6 @@
 Everything is computed from the logits and examples in the run's `predictions/`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ swapped.npz              the kept model's logits of all or some of these pairs, 
 test.parquet, test.npz   examples, logits and labels of the test split, once it was opened
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """How groups of examples fare that share a trait of their texts. Traits are read from lists of
 English words and from digits: a first hint at what to look at."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

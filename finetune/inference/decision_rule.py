@@ -9,8 +9,6 @@ ignore:
 score. Several labels have `thresholds` by their names. `sure` has the fields of a `SureRule`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import asdict, replace

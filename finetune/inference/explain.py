@@ -5,8 +5,6 @@ follow plain rules of English. The idea: Ribeiro et al. 2020, https://arxiv.org/
 Gardner et al. 2020, https://arxiv.org/abs/2004.02709.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The request to predict a file: its columns, and the options for reading and answering."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Predict every row of a file in bounded memory. Each row is written with its prediction, every
 class's probability and, if it cannot be predicted, the reason."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Compares a model's answers with those that a file has already: another model's, or a person's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ ones and the least sure are shown on the page.
 The columns of the file keep their names and cells; those of the prediction are renamed if needed.
 """
 
-from __future__ import annotations
-
 import csv
 import heapq
 import itertools

@@ -1,7 +1,5 @@
 """Choose what to ask about: vectors or words in, indices out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Groups of texts that mean the same, from answers on pairs of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

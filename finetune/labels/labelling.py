@@ -5,8 +5,6 @@ the arrays it names, all written by its job; `answers.jsonl`, a line an answer; 
 once a trained model has answered what can be asked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

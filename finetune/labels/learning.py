@@ -1,7 +1,5 @@
 """A small model of the answers so far: what it is unsure of, and how good it would be with more."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

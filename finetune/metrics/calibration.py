@@ -3,8 +3,6 @@
 A temperature divides the logits: above 1 it makes a model less sure, below 1 surer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -7,8 +7,6 @@ does not grow with the rows. `parts` are what the rows of the reference and thos
 worth, as parts of their numbers, if some share a sentence (`SharedRows.worth`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

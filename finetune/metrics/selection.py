@@ -5,8 +5,6 @@ same examples. Cross-fitting scores what is fitted to some examples on the other
 numbers out: models are rows of predictions or of losses, whatever made them.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
