@@ -226,13 +226,8 @@ def sure_threshold(
     tests together err with a probability of at most `delta`. The thresholds are those that answer a
     fifth of the rows, a fourth and so on, chosen without a look at `right`; those with fewer rows
     than `fewest_rows` above them are left out. The level is exact if a lower threshold never has
-    the smaller error; the tests simulate other cases too.
-
-    Args:
-        part: of the rows that they are worth.
-
-    Returns:
-        None if no tested threshold keeps the bound.
+    the smaller error; the tests simulate other cases too. None if no tested threshold keeps the
+    bound. `part`: of the rows that they are worth.
     """
     above, answered, errors = _tested(confidence, right)
     last = _kept(part * answered, part * errors, error, delta)

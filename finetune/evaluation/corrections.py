@@ -91,12 +91,8 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
 def additions_upload(
     store: RunStore, run: Run, sentences: Sequence[Sequence[str]], labels: Sequence[str]
 ) -> RunConfig:
-    """Return the configuration of a run on the same pairs and further ones to train on.
-
-    Args:
-        sentences: one or two of each pair, as the run's pairs have.
-        labels: the class of each pair.
-    """
+    """Return the configuration of a run on the same pairs and further ones to train on, each with
+    one or two sentences as the run's pairs have, and its class."""
     target, tables = _pairs(run)
     train = tables["train"]
     train = train.select([name for name in (*_TEXTS, "label") if name in train.column_names])

@@ -186,11 +186,8 @@ def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = No
 def with_labels(
     judged: Monitoring, reference: Reference, file: Aggregates, labelled: Labelled
 ) -> Monitoring:
-    """Add what a person's labels of random rows show.
-
-    Raises:
-        DataError: if they are fewer than 30, or answers are neither right nor wrong.
-    """
+    """Add what a person's labels of random rows show. DataError if they are fewer than 30, or
+    answers are neither right nor wrong."""
     if not reference.right:
         raise DataError("Answers of this model are neither right nor wrong: labels add nothing.")
     if len(labelled.labels) < FEWEST_LABELS:

@@ -64,11 +64,8 @@ class SampledRow(NamedTuple):
 
 
 class Sample:
-    """Draws random rows that a run has not seen, while they are read.
-
-    Args:
-        seen: the splits of the run whose pairs are left out.
-    """
+    """Draws random rows that a run has not seen, while they are read. `seen`: the splits of the run
+    whose pairs are left out."""
 
     def __init__(self, run: Run, seen: Sequence[str] = pair_index.SPLITS) -> None:
         index = pair_index.read_pair_index(run)
@@ -235,10 +232,7 @@ class Monitor:
 
     def count(self, rows: Sequence[SampledRow]) -> tuple[Aggregates, list[str], list[int]]:
         """Answer a sample of a file. Returns its counts, and each row's answer and confidence.
-
-        Raises:
-            DataError: if there are fewer than 50 rows.
-        """
+        DataError if there are fewer than 50 rows."""
         check_enough(rows)
         values, confidence = self.answer(rows)
         counts = self._count(rows, values, confidence)
@@ -248,7 +242,6 @@ class Monitor:
 
 
 def _binned(values: NDArray[Any], bins: int) -> list[int]:
-    """Count the rows of each bin."""
     return [int(rows) for rows in np.bincount(values, minlength=bins)]
 
 
@@ -331,14 +324,12 @@ def compare_words(
 def look(
     run: Run, scorer: Scorer, request: PredictionRequest, rows: Sequence[SampledRow]
 ) -> dict[str, Any]:
-    """Judge a sample of a file that is being predicted.
+    """Judge a sample of a file that is being predicted. DataError if there are too few rows, or the
+    run's validation pairs were not kept.
 
     Returns:
         As JSON values: what is `judged`, the `reference`, the file's `counts`, and if an answer is
         one class, 100 random rows `to_label`: each a `ShownRow` with its confidence's bin.
-
-    Raises:
-        DataError: if there are too few rows, or the run's validation pairs were not kept.
     """
     check_enough(rows)
     monitor = Monitor(run, scorer, request.options)

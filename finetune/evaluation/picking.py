@@ -63,12 +63,8 @@ class Picking:
 
 def run_picking(run: Run, others: Iterable[Run] = ()) -> Picking | None:
     """Return the selection bias of a run's kept model. None unless it was picked among several
-    evaluations whose logits are saved.
-
-    Args:
-        others: runs that it was picked among if its model is the best of all, such as the trials
-            of a search.
-    """
+    evaluations whose logits are saved. `others`: runs that it was picked among if its model is the
+    best of all, such as the trials of a search."""
     summary, own = run.state(), run_candidates(run)
     best, prepared = summary.best, summary.prepared
     if best is None or prepared is None:

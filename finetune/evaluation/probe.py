@@ -197,12 +197,8 @@ def cross_answers(
     fold_of: Indices, answer: Callable[[NDArray[np.bool_], NDArray[np.bool_]], Targets]
 ) -> Targets | None:
     """Return the answers to all examples, each by what was fitted to the other folds. None if that
-    is not possible, as without words.
-
-    Args:
-        fold_of: the fold of each example, shape (examples,).
-        answer: gets the masks of a fold's own examples and of the others, and answers its own.
-    """
+    is not possible, as without words. `answer` gets the masks of a fold's own examples and of the
+    others, and answers its own."""
     folds = [fold_of == fold for fold in np.unique(fold_of)]
     try:
         given = np.concatenate([answer(own, ~own) for own in folds])
@@ -238,12 +234,8 @@ def rank(
     found: Sequence[Probed], answers: dict[str, Targets], truth: Targets, target: Target,
     shared: SharedRows | None = None,
 ) -> list[Probed]:  # fmt: skip
-    """Order checkpoints by their scores, and mark those that may be the best.
-
-    Args:
-        answers: checkpoint -> its cross-validated answers, of the shape of `truth`.
-        shared: which pairs share a sentence; by default none.
-    """
+    """Order checkpoints by their scores, and mark those that may be the best by `answers`: the
+    cross-validated ones of each, of the shape of `truth`."""
     metric, probed = task_of(target).headline, [one for one in found if one.score is not None]
     kept = np.ones(len(probed), bool)
     if len(probed) > 1:

@@ -136,12 +136,8 @@ def compare_slices(
     """Compare two models on the groups of `score_slices` that are not all examples.
 
     The new one is worse on a group of 10 examples or more if it loses more answers than it gains,
-    by the one-sided exact McNemar test at 5% over all groups together after Holm.
-
-    Args:
-        old, new: errors of shape (examples,); 0 or 1 if `has_right`.
-        shared: as above.
-    """
+    by the one-sided exact McNemar test at 5% over all groups together after Holm. `old`, `new`:
+    errors of shape (examples,); 0 or 1 if `has_right`."""
     from scipy.stats import binom
 
     changes = []

@@ -260,12 +260,8 @@ def find_flips(
     edits: Sequence[Edit], original: str, answers: Sequence[tuple[str, Mapping[str, float]]]
 ) -> list[Flip]:
     """Return the edits that change the decision: one of each kind, then the others, both by
-    decreasing probability of the new class.
-
-    Args:
-        original: the class predicted for the unedited pair.
-        answers: for each edit the predicted class, and class -> probability.
-    """
+    decreasing probability of the new class. `original`: the class of the unedited pair; `answers`:
+    for each edit the predicted class, and class -> probability."""
     flips = [
         Flip(edit, label, probabilities.get(label))
         for edit, (label, probabilities) in zip(edits, answers, strict=True)

@@ -194,7 +194,6 @@ class _RowPredictor:
         self._unsure: int | None = None  # None if answers have no margin
 
     def predict(self, window: Window) -> list[ShownRow]:
-        """Return the rows of the result."""
         predicted = iter(self._predictions(window) if window.first else ())
         lines = []
         for number, (record, error) in enumerate(window.rows, self.rows):
@@ -260,7 +259,6 @@ class _RowPredictor:
         return trained
 
     def report(self) -> dict[str, Any]:
-        """The figures of all rows so far."""
         target = self._target
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
@@ -353,12 +351,9 @@ class LabelledRows:
 def read_labelled(
     path: Path, request: PredictionRequest, target: Target, empty_is_none: bool = True
 ) -> LabelledRows:
-    """Read the rows of a file that have all sentences and a label.
-
-    Args:
-        empty_is_none: True if a row without any of several labels has none of them; False if it is
-            not labelled yet, and one that has none says so by an empty list.
-    """
+    """Read the rows of a file that have all sentences and a label. A row without any of several
+    labels has none of them if `empty_is_none`; otherwise it is not labelled yet, and one that has
+    none says so by an empty list."""
     table = open_file(path, request)
     labels = parts_of(request.label, table.columns) or [request.label]
     rows = [*enumerate(_read_rows(table, request), start=1)]

@@ -227,8 +227,6 @@ class _Product(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A layer made of a model's parts."""
-
     def __init__(self, parts: LayerParts, heads: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.heads, self.dtype, self.width = heads, dtype, parts.query.out_features

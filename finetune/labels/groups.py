@@ -17,16 +17,9 @@ def group(
 ) -> NDArray[np.int64]:
     """Join texts to groups, the surest pairs first.
 
-    A pair that a person called different is never in one group, unless other answers of theirs
-    join it.
-
-    Args:
-        texts: their number.
-        probabilities: of each pair to mean the same; those above 0.5 join.
-        known: pair -> a person's answer.
-
-    Returns:
-        the group of each text, from 0 in the order of their first texts; shape (texts,).
+    Pairs whose probability to mean the same is above 0.5 join. A pair that a person called
+    different is never in one group, unless other answers of theirs join it. Returns the group of
+    each text, from 0 in the order of their first texts.
     """
     root = list(range(texts))
     apart: dict[int, set[int]] = {}  # root -> roots that it must not join

@@ -133,11 +133,8 @@ class Labelling:
         return list(kept.values())
 
     def settled(self, how: str = "") -> dict[Item, Labels]:
-        """Return the labels of each item on which all who answered it agree.
-
-        Args:
-            how: only those of questions that were RANDOM or CHOSEN.
-        """
+        """Return the labels of each item on which all who answered it agree. `how`: only those of
+        questions that were RANDOM or CHOSEN."""
         found: dict[Item, set[Labels]] = {}
         for answer in self.answers():
             if answer.labels is not None and how in ("", answer.how):
@@ -228,11 +225,8 @@ class Labelling:
         return learning.given(row, self.names, self.several)
 
     def answer(self, item: Iterable[int], labels: Iterable[str] | None, who: str) -> Answer:
-        """Write an answer to disk; None skips the question.
-
-        Raises:
-            DataError: if there is no such item or label, or not exactly one where one is needed.
-        """
+        """Write an answer to disk; None skips the question. DataError if there is no such item or
+        label, or not exactly one where one is needed."""
         own, deck = tuple(one for one in item if isinstance(one, int)), self.deck
         if own not in deck.place_of:
             raise DataError("There is no such question.", "Ask for the next one.")

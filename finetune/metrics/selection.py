@@ -190,15 +190,8 @@ class CrossFittedThresholds:
 def assign_folds(strata: Indices | Truths, folds: int, groups: Indices | None = None) -> Indices:
     """Put examples into folds of about equal size, each with its share of each stratum.
 
-    The strata fix the random order: the same examples get the same folds on every machine.
-
-    Args:
-        strata: shape (examples,).
-        folds: how many.
-        groups: examples of a group share a fold; shape (examples,). By default each is its own.
-
-    Returns:
-        The fold of each example, from 0; shape (examples,).
+    The strata fix the random order: the same examples get the same folds on every machine. Examples
+    of a group share a fold; by default each is its own. Returns the fold of each example, from 0.
     """
     strata = np.asarray(strata, np.int64)
     groups = np.arange(len(strata)) if groups is None else groups
@@ -213,7 +206,8 @@ def assign_folds(strata: Indices | Truths, folds: int, groups: Indices | None = 
 def cross_fit_thresholds(
     scores: Probabilities, truth: Truths, shared: SharedRows | None = None
 ) -> CrossFittedThresholds | None:
-    """Fit the threshold of the best F1 for each label, and estimate their F1 on new examples.
+    """Fit the threshold of the best F1 for each label, and estimate their F1 on new examples. None
+    if no label has ten examples, or groups, with it and ten without it.
 
     The best F1 on the examples that a threshold was fitted to is too good. Here each tenth of the
     examples is answered at the thresholds fitted to the other nine (Stone 1974,
@@ -224,9 +218,6 @@ def cross_fit_thresholds(
             one, shape (examples, 1).
         truth: which labels the examples have, of the same shape.
         shared: which examples share a sentence; linked ones are never on both sides of a fold.
-
-    Returns:
-        None if no label has ten examples, or groups, with it and ten without it.
     """
     exact: Floats = np.asarray(scores, np.float64)
     groups = np.arange(len(exact)) if shared is None else shared.fold_groups(FOLDS)
