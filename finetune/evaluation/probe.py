@@ -138,16 +138,14 @@ def probe(
     states, joined as (u, v, |u - v|, u * v), as InferSent does (https://arxiv.org/abs/1705.02364),
     with their cosine. A checkpoint that is a classifier already reads each pair whole, and its
     first token counts. The linear model is the task's own (`Task.word_model`), scored by
-    cross-validation in which no sentence is on both sides.
+    cross-validation in which no sentence is on both sides. DataError if there are fewer than 50
+    training pairs, or all have the same answer.
 
     Args:
         config: gives `max_length`; its checkpoint is not probed unless it is among `checkpoints`.
         checkpoints: offered names, Hub ids or folders.
         progress: called between two batches.
         stop: asked as often; True ends the probe with what was measured.
-
-    Raises:
-        DataError: if there are fewer than 50 training pairs, or all have the same answer.
     """
     began = time.monotonic()
     drawn, target = baselines.draw(pairs.splits["train"], PAIRS), pairs.target

@@ -285,10 +285,8 @@ def sign_test(apart: NDArray[Any], shared: SharedRows | None = None) -> float:
     are right or wrong, that of McNemar's test.
 
     Of examples that share a sentence, so many count as they are worth (Eliasziw and Donner 1991,
-    Statistics in Medicine 10(12), 1981-1991).
-
-    Args:
-        apart: such as the errors of two models' answers, one minus the other; shape (examples,).
+    Statistics in Medicine 10(12), 1981-1991). `apart`: such as the errors of two models' answers,
+    one minus the other; shape (examples,).
 
     Source: Dietterich 1998, https://doi.org/10.1162/089976698300017197.
     """

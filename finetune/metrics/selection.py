@@ -82,10 +82,8 @@ def picking_bias(
     Source: Tsamardinos, Greasidou and Borboudakis 2018, Bootstrapping the out-of-sample
     predictions for efficient and accurate cross-validation (BBC-CV),
     https://doi.org/10.1007/s10994-018-5714-4. The difference from the model kept has the same
-    expectation as their estimate, and is exactly 0 if all samples pick it.
-
-    Args:
-        worth: how many independent examples these are worth; all by default.
+    expectation as their estimate, and is exactly 0 if all samples pick it. `worth`: how many
+    independent examples these are worth; all by default.
     """
     if picked_by.examples < 2:
         return dict.fromkeys(reported, 0.0)

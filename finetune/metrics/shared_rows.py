@@ -102,12 +102,9 @@ class SharedRows:
         return SharedRows(self.first[rows], self.second[rows])
 
     def worth(self, values: NDArray[Any]) -> float:
-        """Return how many independent rows tell as much about the mean of some values as these do.
-
-        Args:
-            values: what each row adds, such as 1 for a right answer and 0 for a wrong one; shape
-                (rows,), or (rows, values) for several means that vary together.
-        """
+        """Return how many independent rows tell as much about the mean of some values as these do:
+        what each adds, such as 1 for a right answer and 0 for a wrong one; shape (rows,), or (rows,
+        values) for several means that vary together."""
         from scipy.special import stdtrit  # loads in half of the time of scipy.stats
 
         rows, columns = len(self), np.asarray(values, np.float64)

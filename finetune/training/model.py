@@ -54,16 +54,14 @@ def load_classifier(
     output layer was made.
 
     The model's output layer is new unless the checkpoint's own fits the target (`plan_head`).
+    ConfigError if the checkpoint reads fewer than `max_length` tokens; ModelError if it cannot be
+    fetched or used.
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         max_length: the longest input in tokens.
         dropout: replaces every dropout of the checkpoint; -1 keeps them.
         on_progress: as in `checkpoint_files.fetch`.
-
-    Raises:
-        ConfigError: if the checkpoint reads fewer than `max_length` tokens.
-        ModelError: if the checkpoint cannot be fetched or used.
     """
     options = {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
     folder = checkpoint_files.fetch(checkpoint, on_progress=on_progress)
