@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from finetune.errors import DataError, StoreError
 from finetune.evaluation import picking, report
-from finetune.evaluation.report import RunEvaluation
 from finetune.messages import message
-from finetune.metrics.classification import Floats, Truths
+from finetune.metrics.classification import Floats, Probabilities, Truths
 from finetune.metrics.shared_rows import rows_worth
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -33,8 +32,6 @@ ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # to choose from
 _STEPS = 20  # a step of the tested thresholds is this part of the rows
 _FIRST = 4  # steps: the strictest threshold answers a fifth; the first rows alone prove little
 _MOST_ROWS = 10_000_000  # more are never asked for
-
-Confidences = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -101,15 +98,12 @@ def answer_when_sure(
     split: str = "validation",
 ) -> Abstention:
     """Find the lowest threshold of confidence above which a share of at most `error` of a run's
-    answers to new pairs is wrong, with probability `confidence`.
+    answers to new pairs is wrong, with probability `confidence`. DataError if a value is out of
+    range, or the model answers with scores; StoreError if the predictions were not kept.
 
     Args:
         per_class: True for a bound on the error of each class's answers.
         split: `validation`, or `test` if it was opened: the model was not picked on it.
-
-    Raises:
-        DataError: if a value is out of range, or the model answers with scores.
-        StoreError: if the predictions were not kept.
     """
     for name, value, low, high in (("error", error, 0, 0.5), ("confidence", confidence, 0.5, 1)):
         if not (isinstance(value, int | float) and low < value < high):
@@ -137,7 +131,7 @@ def answer_when_sure(
 
 
 def measure(
-    evaluation: RunEvaluation,
+    evaluation: report.RunEvaluation,
     error: float,
     confidence: float,
     per_class: bool = False,
@@ -198,7 +192,6 @@ class SureThreshold:
 
     above: float  # answers with a greater confidence are given
     answered: int  # rows above it
-    errors: int  # of these
 
 
 @dataclass(frozen=True)
@@ -217,7 +210,7 @@ def fewest_rows(error: float, delta: float) -> int:
 
 
 def sure_threshold(
-    confidence: Confidences, right: Truths, error: float, delta: float, part: float = 1.0
+    confidence: Probabilities, right: Truths, error: float, delta: float, part: float = 1.0
 ) -> SureThreshold | None:
     """Find the lowest threshold above which at most a share `error` of new answers is wrong.
 
@@ -231,13 +224,11 @@ def sure_threshold(
     """
     above, answered, errors = _tested(confidence, right)
     last = _kept(part * answered, part * errors, error, delta)
-    if last is None:
-        return None
-    return SureThreshold(float(above[last]), int(answered[last]), int(errors[last]))
+    return None if last is None else SureThreshold(float(above[last]), int(answered[last]))
 
 
 def rows_needed(
-    confidence: Confidences, right: Truths, error: float, delta: float, part: float = 1.0
+    confidence: Probabilities, right: Truths, error: float, delta: float, part: float = 1.0
 ) -> int | None:
     """Estimate how many rows like these would suffice for a threshold that keeps the bound, if the
     errors stay as frequent as they are; None if no number of rows would."""
@@ -251,7 +242,7 @@ def rows_needed(
 
 
 def abstention_curve(
-    confidence: Confidences, right: Truths, delta: float, part: float = 1.0
+    confidence: Probabilities, right: Truths, delta: float, part: float = 1.0
 ) -> AbstentionCurve:
     """Return the error of the surest answers at every share of the rows. `part`: as above."""
     from scipy.special import betaincinv
@@ -266,7 +257,7 @@ def abstention_curve(
     return AbstentionCurve(answered / max(1, len(right)), errors / answered, upper)
 
 
-def _tested(confidence: Confidences, right: Truths) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
+def _tested(confidence: Probabilities, right: Truths) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
     """The tested thresholds from the strictest on, the rows above each, and the errors of these."""
     rows = len(right)
     counts = np.unique(np.arange(_FIRST, _STEPS) * rows // _STEPS)

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from finetune import disk, text_hashes
-from finetune.data import checkpoint_files
+from finetune.data import checkpoint_files, table_formats
 from finetune.errors import DataError, some
 from finetune.evaluation import cross_validation, file_shift, saved_predictions
-from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
+from finetune.evaluation.file_shift import Aggregates, Monitoring, Reference
 from finetune.inference import decision_rule, file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import PREDICTION, ShownRow, shortened
@@ -352,15 +352,13 @@ def look(
 def monitor_file(
     run: Run, path: Path, request: PredictionRequest, labels: Path | None = None
 ) -> tuple[Monitoring, Aggregates]:
-    """Judge if a run's model still holds on a file, and count the file.
+    """Judge if a run's model still holds on a file, and count the file. DataError if there are too
+    few rows, or the run's validation pairs were not kept.
 
     Args:
         path: the file, or the counts of one, as JSON.
         request: its columns and reading; guessed where it leaves them open.
         labels: a file of the same columns with random rows of it and their labels.
-
-    Raises:
-        DataError: if there are too few rows, or the run's validation pairs were not kept.
     """
     from finetune.inference import files
     from finetune.inference.scorer import Scorer
@@ -370,14 +368,15 @@ def monitor_file(
         return file_request.check_columns(asked, file, run.state().columns, run.config())
 
     counts, scorer = read_counts(path), Scorer.of_run(run)
-    monitor, labelled = Monitor(run, scorer, request.options), None
+    monitor = Monitor(run, scorer, request.options)
     if counts is not None:
         check_counts(counts, monitor.reference)
     else:
         sample, asked = Sample(run), checked(path)
-        for window in files.windows(files.open_file(path, asked), asked):
+        for window in files.windows(table_formats.open_table(path, asked.file, asked), asked):
             sample.add(window)
         counts = monitor.count(sample.rows())[0]
+    judged = file_shift.judge(monitor.reference, counts)
     if labels is not None:
         read = files.read_labelled(labels, checked(labels), monitor.target, empty_is_none=False)
         sample = Sample(run)
@@ -386,5 +385,6 @@ def monitor_file(
         given = read.truth[[row.number for row in rows]]
         values, bins = monitor.answer(rows) if rows else (given, None)
         spelled = monitor.spell(given), monitor.spell(values)
-        labelled = Labelled(*spelled, [] if bins is None else bins.tolist())
-    return file_shift.judge(monitor.reference, counts, labelled), counts
+        confidence = [] if bins is None else bins.tolist()
+        judged = file_shift.with_labels(judged, monitor.reference, counts, *spelled, confidence)
+    return judged, counts

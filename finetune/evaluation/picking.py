@@ -12,7 +12,6 @@ import numpy as np
 
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions
-from finetune.evaluation.saved_predictions import SavedLogits
 from finetune.metrics import catalog, selection
 from finetune.metrics.catalog import LOSS, Metric
 from finetune.metrics.classification import Floats
@@ -33,7 +32,7 @@ class Candidate(NamedTuple):
     step: int
     score: float  # by which it is picked; more is better
 
-    def read(self, target: Target) -> SavedLogits:
+    def read(self, target: Target) -> saved_predictions.SavedLogits:
         return saved_predictions.read_logits(Run(self.folder), self.step, target)
 
 

@@ -120,8 +120,7 @@ class RunEvaluation(KeptAnswers):
     @property
     def right(self) -> NDArray[np.bool_]:
         """Mask of the right answers, shape (examples,). A score is right by chance only."""
-        right: NDArray[np.bool_] = self.errors == 0
-        return right
+        return np.asarray(self.errors == 0)
 
     @property
     def suspected_labels(self) -> Rows:

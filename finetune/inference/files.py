@@ -72,7 +72,7 @@ def predict_file(
             a bound kept with the model decides which these are.
         on_window: called with all rows as they were read.
     """
-    table = open_file(path, request)
+    table = table_formats.open_table(path, request.file, request)
     own = result_files.file_columns(table)
     scorer = scorer or Scorer.of_run(run)
     predictor = _RowPredictor(run, request, scorer, [*own, *table.unusable])
@@ -105,28 +105,14 @@ def predict_file(
     return predictor.report() | {"precision": scorer.precision, "left_out": left_out}, complete
 
 
-def open_file(path: Path, request: PredictionRequest) -> Table:
-    table = table_formats.open_table(path, request.file, request)
-    table.keep_empty_rows = True
-    return table
-
-
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
     """Yield every row of the file in its order, including those that cannot be read."""
-    broken: list[InputRow] = []
-
-    def on_error(line: int, reason: str) -> None:
-        broken.append(({}, f"line {line} {reason}"))
-
     columns = None  # all that are usable, and a nested label
     if (label := request.label) in table.unusable:
         columns = [name for name in table.columns if name == label or name not in table.unusable]
-    for _, record in table.rows(on_error, columns):
-        yield from broken
-        broken.clear()
+    for record, error in table.every_row(columns):
         empty = [name for name in request.sentences if not _sentence(record.get(name)).strip()]
-        yield record, f"{empty[0]} is empty" if empty else ""
-    yield from broken
+        yield record, error or (f"{empty[0]} is empty" if empty else "")
 
 
 def _sentence(cell: Any) -> str:
@@ -309,9 +295,10 @@ class _RowPredictor:
 def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> list[list[str]]:
     """Read the sentences of some rows of a file; `request` has a `PredictionRequest`'s fields."""
     asked, wanted = PredictionRequest(**request), set(rows)
+    table = table_formats.open_table(Path(path), asked.file, asked)
     found = {
         number: [_sentence(record.get(name)) for name in asked.sentences]
-        for number, (record, _) in enumerate(_read_rows(open_file(Path(path), asked), asked))
+        for number, (record, _) in enumerate(_read_rows(table, asked))
         if number in wanted
     }
     return [found[row] for row in rows]
@@ -354,7 +341,7 @@ def read_labelled(
     """Read the rows of a file that have all sentences and a label. A row without any of several
     labels has none of them if `empty_is_none`; otherwise it is not labelled yet, and one that has
     none says so by an empty list."""
-    table = open_file(path, request)
+    table = table_formats.open_table(path, request.file, request)
     labels = parts_of(request.label, table.columns) or [request.label]
     rows = [*enumerate(_read_rows(table, request), start=1)]
     read = [(number, record) for number, (record, error) in rows if not error]

@@ -197,11 +197,6 @@ def micro_f1(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
     return ratio(2 * hits.sum(axis=0), sizes.sum(axis=0))
 
 
-def macro_f1(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
-    """The mean F1 of the labels that occur or are given."""
-    return mean_f1(*_sums(answers, truth, weights))
-
-
 def subset_accuracy(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
     """The share of examples whose labels are all right."""
     right = ((answers > 0) == (truth > 0)).all(axis=1)
@@ -303,7 +298,8 @@ OF_LABELS = (  # measured wherever a row may have several labels
     ),
     Metric(
         "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
-        of_examples=macro_f1, library="sklearn.metrics.f1_score", average="macro",
+        of_examples=lambda *answers: mean_f1(*_sums(*answers)),
+        library="sklearn.metrics.f1_score", average="macro",
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",
