@@ -160,7 +160,7 @@ def measure(
         part = rows_worth(right[member], shared and shared.of(member)) / max(1, member.sum())
         groups.append((sure[member], right[member], part))
 
-    def thresholds(level: float) -> list[SureThreshold | None]:
+    def thresholds(level: float) -> list[tuple[float, int] | None]:
         return [sure_threshold(own, hits, level, delta, part) for own, hits, part in groups]
 
     found = thresholds(error)
@@ -169,9 +169,9 @@ def measure(
     if kept:
         names = zip(target.names, found, strict=False) if per_class else ()
         rule = SureRule(
-            error, confidence, 1.0 if per_class else kept[0].above,
-            tuple((name, own.above) for name, own in names if own is not None),
-            rows, sum(own.answered for own in kept), split,
+            error, confidence, 1.0 if per_class else kept[0][0],
+            tuple((name, own[0]) for name, own in names if own is not None),
+            rows, sum(answered for _above, answered in kept), split,
         )  # fmt: skip
     else:
         for own, hits, part in groups:
@@ -184,14 +184,6 @@ def measure(
         error, confidence, rule, rows, worth, candidates,
         min(needed, default=None), possible, abstention_curve(sure, right, delta, worth / rows),
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SureThreshold:
-    """A threshold that keeps a bound on the error."""
-
-    above: float  # answers with a greater confidence are given
-    answered: int  # rows above it
 
 
 @dataclass(frozen=True)
@@ -211,8 +203,9 @@ def fewest_rows(error: float, delta: float) -> int:
 
 def sure_threshold(
     confidence: Probabilities, right: Truths, error: float, delta: float, part: float = 1.0
-) -> SureThreshold | None:
-    """Find the lowest threshold above which at most a share `error` of new answers is wrong.
+) -> tuple[float, int] | None:
+    """Find the lowest threshold above which at most a share `error` of new answers is wrong, and
+    how many rows are above it.
 
     This is Learn then Test (Angelopoulos et al. 2021, https://arxiv.org/abs/2110.01052) with fixed
     sequence testing: the thresholds are tested from the strictest on until one fails, so that all
@@ -224,7 +217,7 @@ def sure_threshold(
     """
     above, answered, errors = _tested(confidence, right)
     last = _kept(part * answered, part * errors, error, delta)
-    return None if last is None else SureThreshold(float(above[last]), int(answered[last]))
+    return None if last is None else (float(above[last]), int(answered[last]))
 
 
 def rows_needed(

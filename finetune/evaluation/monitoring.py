@@ -77,7 +77,7 @@ class Sample:
         """Take in the next rows of a file."""
         numbers = [at for at, (_, error) in enumerate(window.rows, self._read) if not error]
         self._read += len(window.rows)
-        self.add_texts([window.first, *([window.second] if window.second else [])], numbers)
+        self.add_texts(window.sentences, numbers)
 
     def add_texts(self, columns: Sequence[Sequence[str]], numbers: Sequence[int]) -> None:
         """Take in rows that can be answered: their first, and perhaps second sentences."""
@@ -171,10 +171,8 @@ class Monitor:
 
     def answer(self, rows: Sequence[SampledRow]) -> tuple[Targets, NDArray[np.int64] | None]:
         """Return the answers to rows, and the bins of their confidence."""
-        first, *second = sentences_of(rows)
-        both = self._options.both_orders
-        logits = self._scorer.scores_of_orders(first, second[0] if second else None, both)
-        return self._judged(*logits)
+        sentences, both = sentences_of(rows), self._options.both_orders
+        return self._judged(*self._scorer.scores_of_orders(sentences, both))
 
     def _answers_of_folds(
         self, numbers: NDArray[np.int64]

@@ -41,11 +41,10 @@ class PredictionStopped(BaseException):
 
 
 class Window(NamedTuple):
-    """Rows to predict together. `first` and `second` have the sentences of rows without error."""
+    """Rows to predict together."""
 
     rows: list[InputRow]
-    first: list[str]
-    second: list[str] | None
+    sentences: list[list[str]]  # of the rows without error, a list for each column
 
 
 def predict_file(
@@ -128,7 +127,7 @@ def windows(table: Table, request: PredictionRequest) -> Iterator[Window]:
     def window() -> Window:
         records = [record for record, error in read if not error]
         texts = [[_sentence(record.get(name)) for record in records] for name in request.sentences]
-        return Window(read, texts[0], texts[1] if len(texts) > 1 else None)
+        return Window(read, texts)
 
     read: list[InputRow] = []
     most, size = FIRST, 0
@@ -180,7 +179,7 @@ class _RowPredictor:
         self._unsure: int | None = None  # None if answers have no margin
 
     def predict(self, window: Window) -> list[ShownRow]:
-        predicted = iter(self._predictions(window) if window.first else ())
+        predicted = iter(self._predictions(window) if window.sentences[0] else ())
         lines = []
         for number, (record, error) in enumerate(window.rows, self.rows):
             row = ShownRow(row=number, margin=None, unsure=False, cells={})
@@ -202,12 +201,10 @@ class _RowPredictor:
         task, target, rule, options = self._task, self._target, self._rule, self._request.options
         records = [record for record, error in window.rows if not error]
         numbers = [at for at, (_, error) in enumerate(window.rows, self.rows) if not error]
-        logits, swapped = self._scorer.scores_of_orders(
-            window.first, window.second, options.both_orders
-        )
+        logits, swapped = self._scorer.scores_of_orders(window.sentences, options.both_orders)
         answers = task.answers(logits, target, rule, options, swapped)
         margins = task.margins(answers, target, rule.under(options))
-        hashes = text_hashes.row_hashes(window.first, window.second)
+        hashes = text_hashes.row_hashes(*window.sentences)
         trained_on = self._trained_on(hashes)
         truth, known, labels = answers.values, np.zeros(len(records), bool), []
         if self._labels:

@@ -232,9 +232,8 @@ class Predictor:
                 break
             on_progress(start / len(pairs))
             firsts, seconds = zip(*pairs[start : start + _EDITS], strict=True)
-            logits, swapped = self.scorer.scores_of_orders(
-                firsts, None if second is None else seconds, options.both_orders
-            )
+            columns = [firsts] if second is None else [firsts, seconds]
+            logits, swapped = self.scorer.scores_of_orders(columns, options.both_orders)
             found = self._task.answers(logits, self._target, rule, options, swapped)
             answers += self._named(found)
         tried = edits[: len(answers) - 1]

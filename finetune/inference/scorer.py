@@ -29,7 +29,7 @@ from finetune.training.layers import MaskFunction
 
 # "own": the fastest of the saved weights; "auto": int8 if it serves on the device, otherwise "own".
 Precision = Literal["auto", "own", "fp32", "bf16", "int8"]
-Row = tuple[str, str | None]
+Row = tuple[str | None, ...]  # a sentence or two; the second may be None
 Tokens = dict[str, list[list[int]]]  # name of an input -> its values for each row
 # The indices of its pairs, and their logits: a tensor as long as a GPU may still compute it.
 Batch = tuple[list[int], Future[Any]]
@@ -192,25 +192,18 @@ class Scorer:
             times.append(self._pool.submit(compute).result())
         return times
 
-    def scores(
-        self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
-    ) -> NDArray[np.float32]:
-        """Return logits of shape (pairs, classes), in the given order, of one row or more."""
-        seconds = itertools.repeat(None, len(sentence1)) if sentence2 is None else sentence2
-        rows = zip(sentence1, seconds, strict=True)
+    def scores(self, *columns: Sequence[str]) -> NDArray[np.float32]:
+        """Return logits of shape (rows, outputs) of one row or more, in the given order, from the
+        sentences in one or two columns."""
+        rows = zip(*columns, strict=True)
         return np.concatenate([block.logits for block in self.stream(rows)])
 
     def scores_of_orders(
-        self, sentence1: Sequence[str], sentence2: Sequence[str] | None, both_orders: bool
+        self, columns: Sequence[Sequence[str]], both_orders: bool
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """Return the logits in the given order, and for pairs in the other one if it is asked for;
-        each of shape (rows, outputs)."""
-        if not len(sentence1):
-            return np.zeros((0, self.target.size), np.float32), None
-        swapped = None
-        if both_orders and sentence2 is not None:
-            swapped = self.scores(sentence2, sentence1)
-        return self.scores(sentence1, sentence2), swapped
+        """Return these logits, and for pairs those of the other order if they are asked for."""
+        swapped = self.scores(*columns[::-1]) if both_orders and len(columns) > 1 else None
+        return self.scores(*columns), swapped
 
     def stream(self, rows: Iterable[Row], window: int = WINDOW) -> Iterator[ScoredPairs]:
         """Yield results for every `window` pairs, or fewer long ones, in the given order. Two
