@@ -7,8 +7,6 @@ rows errs more often on others; so that its bound holds whichever was picked, it
 of them at once: the probability that it fails is divided by their number (Bonferroni).
 """
 
-from __future__ import annotations
-
 import math
 import reprlib
 from dataclasses import dataclass
@@ -32,6 +30,15 @@ ERRORS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # to choose from
 _STEPS = 20  # a step of the tested thresholds is this part of the rows
 _FIRST = 4  # steps: the strictest threshold answers a fifth; the first rows alone prove little
 _MOST_ROWS = 10_000_000  # more are never asked for
+
+
+@dataclass(frozen=True)
+class AbstentionCurve:
+    """The error of the surest answers, for rising shares of the rows."""
+
+    coverage: Floats  # share of the rows that are answered, shape (points,)
+    error: Floats  # share of these that are wrong
+    upper: Floats  # upper confidence bound of that share, for each point alone
 
 
 @dataclass(frozen=True)
@@ -184,15 +191,6 @@ def measure(
         error, confidence, rule, rows, worth, candidates,
         min(needed, default=None), possible, abstention_curve(sure, right, delta, worth / rows),
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class AbstentionCurve:
-    """The error of the surest answers, for rising shares of the rows."""
-
-    coverage: Floats  # share of the rows that are answered, shape (points,)
-    error: Floats  # share of these that are wrong
-    upper: Floats  # upper confidence bound of that share, for each point alone
 
 
 def fewest_rows(error: float, delta: float) -> int:

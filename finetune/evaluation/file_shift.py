@@ -1,11 +1,9 @@
 """Judges from counts of rows if a model still holds on a file without labels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -75,7 +73,7 @@ class Estimate:
     before: float
 
     @classmethod
-    def beside(cls, before: float, found: Interval) -> Estimate:
+    def beside(cls, before: float, found: Interval) -> Self:
         """Set an interval beside the reference's value."""
         return cls(found.value, found.low, found.high, float(before))
 

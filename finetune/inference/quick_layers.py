@@ -11,8 +11,6 @@ softmax over rows that end in a partial vector takes twice as long. The last lay
 Source: https://onnx.ai/onnx/operators/
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import threading
@@ -128,41 +126,6 @@ class _Graph:
         return bytes(self.proto.SerializeToString())
 
 
-class _OnnxLayers(nn.Module):
-    """All layers, in the place of the first one; the others are replaced by `_Passed`."""
-
-    def __init__(self, session: OnnxSession) -> None:
-        super().__init__()
-        self._session = session
-
-    def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Map hidden states of shape (batch, length, width) to (batch, 1, width)."""
-        return torch.from_numpy(self._session.run({"hidden": hidden.numpy(), "bias": bias.numpy()}))
-
-
-class _Passed(nn.Module):
-    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
-        return hidden
-
-
-def build_onnx(model: Any, threads: int) -> list[nn.Module]:
-    """Build these layers in fp32 for a classifier; they take an `attention_bias`. Returns none if
-    its own layers are of an unknown kind or too large, or its logits would change."""
-    parts = layers.layer_parts(model)
-    size = sum(
-        4 * weights.numel() for layer in parts for weights in nn.ModuleList(layer).parameters()
-    )
-    known = all(type(layer.activation).__name__ in _ACTIVATIONS for layer in parts)
-    if not parts or not known or size > _MOST_BYTES:
-        return []
-    graph, hidden = _Graph(model.config.num_attention_heads), "hidden"
-    for layer in parts:
-        hidden = graph.layer(hidden, layer, last=layer is parts[-1])
-    session = OnnxSession(graph.serialized(hidden, parts[0].query.out_features), threads)
-    quick = [_OnnxLayers(session), *(_Passed() for _ in parts[1:])]
-    return quick if layers.gives_same_logits(model, quick, layers.attention_bias) else []
-
-
 class OnnxSession:
     """A model with one result. It can be called from any thread, and computes one batch at a time
     with all its threads.
@@ -202,6 +165,41 @@ class OnnxSession:
         with self._computing:  # two batches at once take longer than one after the other
             results = self._session.run(None, {name: inputs[name] for name in self._names})
         return np.asarray(results[0], np.float32)
+
+
+class _OnnxLayers(nn.Module):
+    """All layers, in the place of the first one; the others are replaced by `_Passed`."""
+
+    def __init__(self, session: OnnxSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Map hidden states of shape (batch, length, width) to (batch, 1, width)."""
+        return torch.from_numpy(self._session.run({"hidden": hidden.numpy(), "bias": bias.numpy()}))
+
+
+class _Passed(nn.Module):
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+        return hidden
+
+
+def build_onnx(model: Any, threads: int) -> list[nn.Module]:
+    """Build these layers in fp32 for a classifier; they take an `attention_bias`. Returns none if
+    its own layers are of an unknown kind or too large, or its logits would change."""
+    parts = layers.layer_parts(model)
+    size = sum(
+        4 * weights.numel() for layer in parts for weights in nn.ModuleList(layer).parameters()
+    )
+    known = all(type(layer.activation).__name__ in _ACTIVATIONS for layer in parts)
+    if not parts or not known or size > _MOST_BYTES:
+        return []
+    graph, hidden = _Graph(model.config.num_attention_heads), "hidden"
+    for layer in parts:
+        hidden = graph.layer(hidden, layer, last=layer is parts[-1])
+    session = OnnxSession(graph.serialized(hidden, parts[0].query.out_features), threads)
+    quick = [_OnnxLayers(session), *(_Passed() for _ in parts[1:])]
+    return quick if layers.gives_same_logits(model, quick, layers.attention_bias) else []
 
 
 class _Product(nn.Module):

@@ -1,7 +1,5 @@
 """Logits of many pairs, fast: one model, batches of pairs of similar length, all processors."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -10,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -140,7 +138,7 @@ class Scorer:
         self.scores(["a"], ["a"])  # fails now if the model is damaged
 
     @classmethod
-    def of_run(cls, run: Run, precision: Precision = "auto", **options: Any) -> Scorer:
+    def of_run(cls, run: Run, precision: Precision = "auto", **options: Any) -> Self:
         """Load the best model of a run."""
         return cls(run.best, checkpoints.length_of(run.folder), precision, **options)
 

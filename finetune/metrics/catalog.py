@@ -4,12 +4,10 @@ Charts, tables, forms and cards are drawn from this list. `finetune/metrics/scor
 module of `evaluate`; `intervals` and `selection` resample it. To add a metric, add it here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +26,7 @@ class Tally(NamedTuple):
     @classmethod
     def of(
         cls, answers: Indices, truth: Indices, weights: NDArray[Any], positive: int | None = None
-    ) -> Tally:
+    ) -> Self:
         """Count examples, each as often as `weights` of shape (examples, samples) say."""
         from scipy.sparse import csr_array
 

@@ -7,9 +7,7 @@ Their ratio is the design effect (Kish 1965, Survey Sampling). The rows are wort
 divided by it.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,9 +95,9 @@ class SharedRows:
     def __len__(self) -> int:
         return len(self.first)
 
-    def of(self, rows: NDArray[Any]) -> SharedRows:
+    def of(self, rows: NDArray[Any]) -> Self:
         """Return some of the rows, from a mask or indices."""
-        return SharedRows(self.first[rows], self.second[rows])
+        return type(self)(self.first[rows], self.second[rows])
 
     def worth(self, values: NDArray[Any]) -> float:
         """Return how many independent rows tell as much about the mean of some values as these do:
