@@ -85,7 +85,6 @@ class _Graph:
         return str(self.add("Transpose", self.add("Reshape", rows, shape), perm=order))
 
     def layer(self, hidden: str, parts: LayerParts, last: bool) -> str:
-        """Add a layer; returns the name of its result."""
         width = parts.query.out_features
         rows = hidden
         if last:

@@ -166,8 +166,7 @@ def linked_rows(first: Indices, second: Indices) -> NDArray[np.int64]:
         return np.zeros(0, np.int64)
     ends = np.unique(np.stack([first, second]), return_inverse=True)[1].reshape(2, -1)
     graph = coo_array((np.ones(len(first), np.int8), tuple(ends)), shape=(ends.max() + 1,) * 2)
-    groups: NDArray[np.int64] = connected_components(graph, directed=False)[1][ends[0]]
-    return groups
+    return np.asarray(connected_components(graph, directed=False)[1][ends[0]])
 
 
 def _groups(group: NDArray[Any], row: Indices, rows: int) -> Any:
