@@ -229,7 +229,7 @@ def test_other_classes_get_a_new_output_layer(classifier):
     # What lies before the output layer is the checkpoint's.
     name = next(iter(dict(own.base_model.named_parameters())))
     assert torch.equal(own.base_model.get_parameter(name), loaded.base_model.get_parameter(name))
-    assert logits(classifier, ["entailment", "unrelated"])[1].model.config.num_labels == 2
+    assert logits(classifier, ["entailment", "unrelated"])[1].config.num_labels == 2
 
 
 @pytest.fixture(params=FEW)
