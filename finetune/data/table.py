@@ -110,6 +110,23 @@ class Table(ABC):
             columns: columns to read; by default all that are not `unusable`.
         """
 
+    def every_row(
+        self, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[dict[str, Any], str]]:
+        """Iterate over all rows in their order, those of empty cells too. One that cannot be read
+        has no cells, but the reason."""
+        self.keep_empty_rows = True
+        broken: list[tuple[dict[str, Any], str]] = []
+
+        def on_bad_row(line: int, reason: str) -> None:
+            broken.append(({}, f"line {line} {reason}"))
+
+        for _line, record in self.rows(on_bad_row, columns):
+            yield from broken
+            broken.clear()
+            yield record, ""
+        yield from broken
+
 
 def is_too_long(cell: Any) -> bool:
     """True if a cell is refused as `TOO_LONG`."""

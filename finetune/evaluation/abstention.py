@@ -7,8 +7,6 @@ rows errs more often on others; so that its bound holds whichever was picked, it
 of them at once: the probability that it fails is divided by their number (Bonferroni).
 """
 
-from __future__ import annotations
-
 import math
 import reprlib
 from dataclasses import dataclass
@@ -19,9 +17,8 @@ from numpy.typing import NDArray
 
 from finetune.errors import DataError, StoreError
 from finetune.evaluation import picking, report
-from finetune.evaluation.report import RunEvaluation
 from finetune.messages import message
-from finetune.metrics.classification import Floats, Truths
+from finetune.metrics.classification import Floats, Probabilities, Truths
 from finetune.metrics.shared_rows import rows_worth
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -34,7 +31,14 @@ _STEPS = 20  # a step of the tested thresholds is this part of the rows
 _FIRST = 4  # steps: the strictest threshold answers a fifth; the first rows alone prove little
 _MOST_ROWS = 10_000_000  # more are never asked for
 
-Confidences = NDArray[np.floating[Any]]
+
+@dataclass(frozen=True)
+class AbstentionCurve:
+    """The error of the surest answers, for rising shares of the rows."""
+
+    coverage: Floats  # share of the rows that are answered, shape (points,)
+    error: Floats  # share of these that are wrong
+    upper: Floats  # upper confidence bound of that share, for each point alone
 
 
 @dataclass(frozen=True)
@@ -101,15 +105,12 @@ def answer_when_sure(
     split: str = "validation",
 ) -> Abstention:
     """Find the lowest threshold of confidence above which a share of at most `error` of a run's
-    answers to new pairs is wrong, with probability `confidence`.
+    answers to new pairs is wrong, with probability `confidence`. DataError if a value is out of
+    range, or the model answers with scores; StoreError if the predictions were not kept.
 
     Args:
         per_class: True for a bound on the error of each class's answers.
         split: `validation`, or `test` if it was opened: the model was not picked on it.
-
-    Raises:
-        DataError: if a value is out of range, or the model answers with scores.
-        StoreError: if the predictions were not kept.
     """
     for name, value, low, high in (("error", error, 0, 0.5), ("confidence", confidence, 0.5, 1)):
         if not (isinstance(value, int | float) and low < value < high):
@@ -137,7 +138,7 @@ def answer_when_sure(
 
 
 def measure(
-    evaluation: RunEvaluation,
+    evaluation: report.RunEvaluation,
     error: float,
     confidence: float,
     per_class: bool = False,
@@ -166,7 +167,7 @@ def measure(
         part = rows_worth(right[member], shared and shared.of(member)) / max(1, member.sum())
         groups.append((sure[member], right[member], part))
 
-    def thresholds(level: float) -> list[SureThreshold | None]:
+    def thresholds(level: float) -> list[tuple[float, int] | None]:
         return [sure_threshold(own, hits, level, delta, part) for own, hits, part in groups]
 
     found = thresholds(error)
@@ -175,9 +176,9 @@ def measure(
     if kept:
         names = zip(target.names, found, strict=False) if per_class else ()
         rule = SureRule(
-            error, confidence, 1.0 if per_class else kept[0].above,
-            tuple((name, own.above) for name, own in names if own is not None),
-            rows, sum(own.answered for own in kept), split,
+            error, confidence, 1.0 if per_class else kept[0][0],
+            tuple((name, own[0]) for name, own in names if own is not None),
+            rows, sum(answered for _above, answered in kept), split,
         )  # fmt: skip
     else:
         for own, hits, part in groups:
@@ -192,24 +193,6 @@ def measure(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SureThreshold:
-    """A threshold that keeps a bound on the error."""
-
-    above: float  # answers with a greater confidence are given
-    answered: int  # rows above it
-    errors: int  # of these
-
-
-@dataclass(frozen=True)
-class AbstentionCurve:
-    """The error of the surest answers, for rising shares of the rows."""
-
-    coverage: Floats  # share of the rows that are answered, shape (points,)
-    error: Floats  # share of these that are wrong
-    upper: Floats  # upper confidence bound of that share, for each point alone
-
-
 def fewest_rows(error: float, delta: float) -> int:
     """Return how many answers without an error show that at most a share `error` is wrong, with
     confidence `1 - delta`."""
@@ -217,32 +200,26 @@ def fewest_rows(error: float, delta: float) -> int:
 
 
 def sure_threshold(
-    confidence: Confidences, right: Truths, error: float, delta: float, part: float = 1.0
-) -> SureThreshold | None:
-    """Find the lowest threshold above which at most a share `error` of new answers is wrong.
+    confidence: Probabilities, right: Truths, error: float, delta: float, part: float = 1.0
+) -> tuple[float, int] | None:
+    """Find the lowest threshold above which at most a share `error` of new answers is wrong, and
+    how many rows are above it.
 
     This is Learn then Test (Angelopoulos et al. 2021, https://arxiv.org/abs/2110.01052) with fixed
     sequence testing: the thresholds are tested from the strictest on until one fails, so that all
     tests together err with a probability of at most `delta`. The thresholds are those that answer a
     fifth of the rows, a fourth and so on, chosen without a look at `right`; those with fewer rows
     than `fewest_rows` above them are left out. The level is exact if a lower threshold never has
-    the smaller error; the tests simulate other cases too.
-
-    Args:
-        part: of the rows that they are worth.
-
-    Returns:
-        None if no tested threshold keeps the bound.
+    the smaller error; the tests simulate other cases too. None if no tested threshold keeps the
+    bound. `part`: of the rows that they are worth.
     """
     above, answered, errors = _tested(confidence, right)
     last = _kept(part * answered, part * errors, error, delta)
-    if last is None:
-        return None
-    return SureThreshold(float(above[last]), int(answered[last]), int(errors[last]))
+    return None if last is None else (float(above[last]), int(answered[last]))
 
 
 def rows_needed(
-    confidence: Confidences, right: Truths, error: float, delta: float, part: float = 1.0
+    confidence: Probabilities, right: Truths, error: float, delta: float, part: float = 1.0
 ) -> int | None:
     """Estimate how many rows like these would suffice for a threshold that keeps the bound, if the
     errors stay as frequent as they are; None if no number of rows would."""
@@ -256,7 +233,7 @@ def rows_needed(
 
 
 def abstention_curve(
-    confidence: Confidences, right: Truths, delta: float, part: float = 1.0
+    confidence: Probabilities, right: Truths, delta: float, part: float = 1.0
 ) -> AbstentionCurve:
     """Return the error of the surest answers at every share of the rows. `part`: as above."""
     from scipy.special import betaincinv
@@ -271,7 +248,7 @@ def abstention_curve(
     return AbstentionCurve(answered / max(1, len(right)), errors / answered, upper)
 
 
-def _tested(confidence: Confidences, right: Truths) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
+def _tested(confidence: Probabilities, right: Truths) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
     """The tested thresholds from the strictest on, the rows above each, and the errors of these."""
     rows = len(right)
     counts = np.unique(np.arange(_FIRST, _STEPS) * rows // _STEPS)

@@ -1,7 +1,5 @@
 """What a run's scores mean in plain words, and one piece of advice after it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -53,11 +51,7 @@ class Advice:
 
 
 def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
-    """Return the advice on a run of which a model was scored.
-
-    Args:
-        verdict: on the kept model.
-    """
+    """Return the advice on a run of which a model was scored, by the verdict on the kept one."""
     best, metric = summary.best, deciding_metric(config, summary.task)
     curve = [scored for scored in summary.validation if metric in scored.metrics]
     if summary.status != "finished" or best is None or not curve:

@@ -43,7 +43,6 @@ WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
 _VERSION = 2  # of how they are measured and called
 
 Vectors = NDArray[np.float32]
-Similarities = NDArray[np.float32]
 
 
 class EncodingStopped(BaseException):
@@ -96,8 +95,10 @@ def measure_baselines(
         key = (COSINE, MOST_TUNED, MOST_ENCODED, str(folder), weights, max_length)
 
         def answer(train: Texts, validation: Texts) -> Targets:
-            first, second = train.first + validation.first, train.second + validation.second
-            similarities = cosine_similarity(folder, first, second, max_length, half, go_on)
+            model, tokenizer, first_token = load_encoder(folder)
+            texts = train.first + validation.first + train.second + validation.second
+            vectors = encode(model, tokenizer, [texts], max_length, half, first_token, go_on)
+            similarities = cosine(*np.split(vectors, 2))
             tuned_on, similarity = np.split(similarities, [len(train.targets)])
             return task.by_similarity(tuned_on, train.targets, similarity, pairs.target)
 
@@ -218,16 +219,6 @@ def predict_by_tfidf(train: Texts, validation: Texts, target: Target) -> Targets
     return np.asarray(model.predict(features(validation)))
 
 
-def cosine_similarity(
-    folder: Path, first: list[str], second: list[str], max_length: int, half: bool,
-    progress: Callable[[int], None],
-) -> Similarities:  # fmt: skip
-    """Return a sentence encoder's similarities of pairs, of shape (pairs,)."""
-    model, tokenizer, first_token = load_encoder(folder)
-    vectors = encode(model, tokenizer, [first + second], max_length, half, first_token, progress)
-    return cosine(*np.split(vectors, 2))
-
-
 def load_encoder(folder: Path) -> tuple[Any, Any, bool]:
     """Load a checkpoint's encoder and tokenizer, for `encode`. The last value is True if its first
     token's state is a text's vector."""
@@ -238,14 +229,13 @@ def load_encoder(folder: Path) -> tuple[Any, Any, bool]:
     with checkpoint_files.open_files(folder) as files, torch.random.fork_rng():
         tokenizer = files.load(AutoTokenizer)
         model = files.load(AutoModel, use_safetensors=True).eval()
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
+    model.to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     pooling = files.contents.get("1_Pooling/config.json", {})
     first_token = bool(pooling.get("pooling_mode_cls_token"))
     return model, tokenizer, first_token
 
 
-def cosine(first: Vectors, second: Vectors) -> Similarities:
+def cosine(first: Vectors, second: Vectors) -> NDArray[np.float32]:
     """Return the cosine similarity of each row with the other's; shape (rows,)."""
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return np.asarray((first * second).sum(axis=1) / np.maximum(norms, 1e-12), np.float32)

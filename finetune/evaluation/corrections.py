@@ -6,8 +6,6 @@
 The run itself stays unchanged; a new one can start from the corrected pairs.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import threading
@@ -29,10 +27,8 @@ from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 
 _TEXTS = ("sentence1", "sentence2")
-_write_lock = threading.Lock()  # a person may correct two labels within a moment
-
-
 CORRECTIONS, LABELS = "corrections.json", "labels.json"
+_write_lock = threading.Lock()  # a person may correct two labels within a moment
 
 
 def read_corrections(job: JobFolder, file: str = CORRECTIONS) -> dict[int, str]:
@@ -43,24 +39,22 @@ def read_corrections(job: JobFolder, file: str = CORRECTIONS) -> dict[int, str]:
 
 def write_correction(
     job: JobFolder, row: int, label: str, before: str, file: str = CORRECTIONS
-) -> dict[int, str]:
-    """Set the class of a row, or forget it if it was that `before`. Returns all corrections."""
+) -> None:
+    """Set the class of a row, or forget it if it was that `before`."""
     with _write_lock:
         corrections = read_corrections(job, file) | {row: label}
         if label == before:
             del corrections[row]
         text = json.dumps(corrections, ensure_ascii=False, sort_keys=True)
         write_atomically(job.folder / file, text + "\n")
-    return corrections
 
 
-def correct_label(run: Run, row: int, label: str, labels: list[str]) -> dict[int, str]:
-    """Set an example's class in the validation split, or restore its own. Returns all
-    corrections."""
+def correct_label(run: Run, row: int, label: str, labels: list[str]) -> None:
+    """Set an example's class in the validation split, or restore its own."""
     examples = saved_predictions.kept_examples(run).column("label").to_pylist()
     if label not in labels or not 0 <= row < len(examples):
         raise DataError("There is no such example or class.", "Open Errors again.")
-    return write_correction(run, row, label, labels[examples[row]])
+    write_correction(run, row, label, labels[examples[row]])
 
 
 def corrections_csv(run: Run, labels: list[str]) -> str:
@@ -93,12 +87,8 @@ def corrections_upload(store: RunStore, run: Run) -> RunConfig:
 def additions_upload(
     store: RunStore, run: Run, sentences: Sequence[Sequence[str]], labels: Sequence[str]
 ) -> RunConfig:
-    """Return the configuration of a run on the same pairs and further ones to train on.
-
-    Args:
-        sentences: one or two of each pair, as the run's pairs have.
-        labels: the class of each pair.
-    """
+    """Return the configuration of a run on the same pairs and further ones to train on, each with
+    one or two sentences as the run's pairs have, and its class."""
     target, tables = _pairs(run)
     train = tables["train"]
     train = train.select([name for name in (*_TEXTS, "label") if name in train.column_names])

@@ -8,8 +8,6 @@ predictions/validation.parquet, step-000000.npz, swapped.npz   as `saved_predict
 predictions/folds.json                                         a `Fold` each; written last
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 
@@ -59,10 +57,7 @@ def baselines_over(folds: Sequence[Fold]) -> dict[str, dict[str, float]]:
 
 def gather(run: Run, others: Iterable[Run]) -> None:
     """Give a run on all rows the answers of the other runs of its group, unless it has them.
-
-    Raises:
-        DataError: if folds are missing or have not finished; it names them.
-    """
+    DataError names the folds that are missing or have not finished."""
     if read_folds(run):
         return
     config, group = run.config(), run.about().group
@@ -115,14 +110,8 @@ def _write(run: Run, parts: Sequence[tuple[Run, SavedLogits]]) -> None:
 
 def out_of_fold(run: Run, target: Target, hashes: Integers) -> SavedLogits:
     """Return the answers for all rows, fold by fold, each by a model that has not seen the row.
-
-    Args:
-        target: of the run.
-        hashes: of its rows in that order, as `Pairs.pair_hashes` has them.
-
-    Raises:
-        DataError: if there are none yet, or the rows are others by now.
-    """
+    DataError if there are none yet, or the rows are others by now; `hashes` are those of its rows
+    in that order, as `Pairs.pair_hashes` has them."""
     from finetune.runs import pair_index
 
     if not read_folds(run):
@@ -137,11 +126,8 @@ def out_of_fold(run: Run, target: Target, hashes: Integers) -> SavedLogits:
 
 
 def keep_orders(run: Run, step: int) -> None:
-    """Make the folds' answers in both orders those of a run on all rows.
-
-    Args:
-        step: optimizer steps that its kept model has taken.
-    """
+    """Make the folds' answers in both orders those of a run on all rows, whose kept model has taken
+    `step` optimizer steps."""
     orders = saved_predictions.read_swapped_logits(run)
     if orders is None:
         raise DataError(

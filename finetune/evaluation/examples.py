@@ -1,7 +1,5 @@
 """Selects and lists the examples of an evaluation: wrong ones, suspected labels, a search."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Sequence

@@ -1,10 +1,9 @@
 """Judges from counts of rows if a model still holds on a file without labels."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -13,7 +12,6 @@ from finetune.errors import DataError
 from finetune.messages import message as _
 from finetune.metrics import label_free
 from finetune.metrics.intervals import Interval, wilson_interval
-from finetune.metrics.label_free import TwoSample
 
 FEWEST_LABELS = 30  # labelled rows that suffice for an interval
 Verdict = Literal["as before", "changed", "train anew"]
@@ -75,7 +73,7 @@ class Estimate:
     before: float
 
     @classmethod
-    def beside(cls, before: float, found: Interval) -> Estimate:
+    def beside(cls, before: float, found: Interval) -> Self:
         """Set an interval beside the reference's value."""
         return cls(found.value, found.low, found.high, float(before))
 
@@ -93,15 +91,6 @@ class Monitoring:
     labelled: int = 0  # rows labelled by a person, from which the following are measured
     measured: Estimate | None = None  # accuracy
     measured_shares: dict[str, Estimate] | None = None
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """The labels that a person gave to rows of a sample."""
-
-    labels: list[str]  # spelled as answers are
-    answers: list[str]
-    confidence: list[int]  # bins
 
 
 def sentence(judged: Monitoring) -> str:
@@ -134,12 +123,12 @@ def class_estimates(reference: Reference, intervals: list[Interval]) -> dict[str
     return dict(zip(reference.names, estimates, strict=True))
 
 
-def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = None) -> Monitoring:
+def judge(reference: Reference, file: Aggregates) -> Monitoring:
     """Judge from counts alone.
 
     It has `changed` if one of the tests rejects; together they do so for at most 5% of files like
     the reference (Holm). It is to be trained anew if then the estimated accuracy is surely lower.
-    With labels the accuracy that they show decides instead. Both counts are of one model.
+    Both counts are of one model.
     """
     before = reference.counts
     names = sorted({*before.answers, *file.answers}, key=lambda name: (len(name), name))
@@ -159,7 +148,7 @@ def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = No
             first, second = map(np.array, cells)
             tests[of] = label_free.counts_test(first, second, ordered, parts(of))
     if file.words:
-        tests["words"] = TwoSample(*file.words)
+        tests["words"] = label_free.TwoSample(*file.words)
     rejected = label_free.holm([test.p for test in tests.values()])
     changes = [
         Change(of, test.distance, test.p, changed)
@@ -179,30 +168,28 @@ def judge(reference: Reference, file: Aggregates, labelled: Labelled | None = No
         answers = np.array([file.answers.get(name, 0) for name in reference.names])
         if known := label_free.estimated_shares(confusion, answers, parts("answers")):
             shares = class_estimates(reference, known)
-    judged = Monitoring(verdict, file.rows, before.rows, changes, accuracy, shares)
-    return with_labels(judged, reference, file, labelled) if labelled else judged
+    return Monitoring(verdict, file.rows, before.rows, changes, accuracy, shares)
 
 
 def with_labels(
-    judged: Monitoring, reference: Reference, file: Aggregates, labelled: Labelled
-) -> Monitoring:
-    """Add what a person's labels of random rows show.
-
-    Raises:
-        DataError: if they are fewer than 30, or answers are neither right nor wrong.
-    """
+    judged: Monitoring, reference: Reference, file: Aggregates, given: Sequence[str],
+    answered: Sequence[str], confidence: Sequence[int],
+) -> Monitoring:  # fmt: skip
+    """Let the accuracy decide that a person's labels of random rows show, `given` as answers are
+    spelled, beside the bins of these rows' confidence. DataError if they are fewer than 30, or
+    answers are neither right nor wrong."""
     if not reference.right:
         raise DataError("Answers of this model are neither right nor wrong: labels add nothing.")
-    if len(labelled.labels) < FEWEST_LABELS:
+    if len(given) < FEWEST_LABELS:
         raise DataError(
             "{n} labels are too few for an interval.", "Label at least {least} random rows.",
-            n=len(labelled.labels), least=FEWEST_LABELS,
+            n=len(given), least=FEWEST_LABELS,
         )  # fmt: skip
     names = reference.names if reference.confusion else []
-    labels, answers = np.array(labelled.labels), np.array(labelled.answers)
+    labels, answers = np.array(given), np.array(answered)
     known = np.stack([labels == answers, *(labels == name for name in names)], axis=1)
     scale = -np.expm1(-(np.arange(label_free.CONFIDENCE_BINS) + 0.5) / 8)
-    expected = np.stack([scale[labelled.confidence], *(answers == name for name in names)], axis=1)
+    expected = np.stack([scale[[*confidence]], *(answers == name for name in names)], axis=1)
     counts = np.array(file.confidence)
     shares = np.array([file.answers.get(name, 0) for name in names]) / file.rows
     mean = np.average(scale, weights=counts)

@@ -4,8 +4,6 @@ Arrays in, a `Judgement` out, which is shown as plain text, or as Markdown for a
 comment. `finetune.evaluation.release` gathers the answers.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -200,12 +198,9 @@ def _most_changed(
 def _decide(
     judged: Judgement, gain: Interval, title: str, tells: bool, lowest: Callable[[float], float]
 ) -> tuple[Verdict, list[str]]:
-    """Return the verdict, and its reasons; see `judge`.
-
-    Args:
-        tells: False if the deciding metric is the same for all answers to these rows.
-        lowest: of a number of times as many rows -> the lower end of the gain.
-    """
+    """Return the verdict, and its reasons; see `judge`. `tells` is False if the deciding metric is
+    the same for all answers to these rows; `lowest` gets a number of times as many rows, and
+    returns the lower end of the gain."""
     limits, rows = judged.limits, judged.examples
     gained = _(
         "The gain in {metric} is {gain:+.3f} (95% {low:+.3f} to {high:+.3f}); it must be at least "

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from finetune import disk, text_hashes
-from finetune.data import checkpoint_files
+from finetune.data import checkpoint_files, table_formats
 from finetune.errors import DataError, some
 from finetune.evaluation import cross_validation, file_shift, saved_predictions
-from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
+from finetune.evaluation.file_shift import Aggregates, Monitoring, Reference
 from finetune.inference import decision_rule, file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.result_files import PREDICTION, ShownRow, shortened
@@ -64,11 +64,8 @@ class SampledRow(NamedTuple):
 
 
 class Sample:
-    """Draws random rows that a run has not seen, while they are read.
-
-    Args:
-        seen: the splits of the run whose pairs are left out.
-    """
+    """Draws random rows that a run has not seen, while they are read. `seen`: the splits of the run
+    whose pairs are left out."""
 
     def __init__(self, run: Run, seen: Sequence[str] = pair_index.SPLITS) -> None:
         index = pair_index.read_pair_index(run)
@@ -80,7 +77,7 @@ class Sample:
         """Take in the next rows of a file."""
         numbers = [at for at, (_, error) in enumerate(window.rows, self._read) if not error]
         self._read += len(window.rows)
-        self.add_texts([window.first, *([window.second] if window.second else [])], numbers)
+        self.add_texts(window.sentences, numbers)
 
     def add_texts(self, columns: Sequence[Sequence[str]], numbers: Sequence[int]) -> None:
         """Take in rows that can be answered: their first, and perhaps second sentences."""
@@ -174,10 +171,8 @@ class Monitor:
 
     def answer(self, rows: Sequence[SampledRow]) -> tuple[Targets, NDArray[np.int64] | None]:
         """Return the answers to rows, and the bins of their confidence."""
-        first, *second = sentences_of(rows)
-        both = self._options.both_orders
-        logits = self._scorer.scores_of_orders(first, second[0] if second else None, both)
-        return self._judged(*logits)
+        sentences, both = sentences_of(rows), self._options.both_orders
+        return self._judged(*self._scorer.scores_of_orders(sentences, both))
 
     def _answers_of_folds(
         self, numbers: NDArray[np.int64]
@@ -235,10 +230,7 @@ class Monitor:
 
     def count(self, rows: Sequence[SampledRow]) -> tuple[Aggregates, list[str], list[int]]:
         """Answer a sample of a file. Returns its counts, and each row's answer and confidence.
-
-        Raises:
-            DataError: if there are fewer than 50 rows.
-        """
+        DataError if there are fewer than 50 rows."""
         check_enough(rows)
         values, confidence = self.answer(rows)
         counts = self._count(rows, values, confidence)
@@ -248,7 +240,6 @@ class Monitor:
 
 
 def _binned(values: NDArray[Any], bins: int) -> list[int]:
-    """Count the rows of each bin."""
     return [int(rows) for rows in np.bincount(values, minlength=bins)]
 
 
@@ -331,14 +322,12 @@ def compare_words(
 def look(
     run: Run, scorer: Scorer, request: PredictionRequest, rows: Sequence[SampledRow]
 ) -> dict[str, Any]:
-    """Judge a sample of a file that is being predicted.
+    """Judge a sample of a file that is being predicted. DataError if there are too few rows, or the
+    run's validation pairs were not kept.
 
     Returns:
         As JSON values: what is `judged`, the `reference`, the file's `counts`, and if an answer is
         one class, 100 random rows `to_label`: each a `ShownRow` with its confidence's bin.
-
-    Raises:
-        DataError: if there are too few rows, or the run's validation pairs were not kept.
     """
     check_enough(rows)
     monitor = Monitor(run, scorer, request.options)
@@ -361,15 +350,13 @@ def look(
 def monitor_file(
     run: Run, path: Path, request: PredictionRequest, labels: Path | None = None
 ) -> tuple[Monitoring, Aggregates]:
-    """Judge if a run's model still holds on a file, and count the file.
+    """Judge if a run's model still holds on a file, and count the file. DataError if there are too
+    few rows, or the run's validation pairs were not kept.
 
     Args:
         path: the file, or the counts of one, as JSON.
         request: its columns and reading; guessed where it leaves them open.
         labels: a file of the same columns with random rows of it and their labels.
-
-    Raises:
-        DataError: if there are too few rows, or the run's validation pairs were not kept.
     """
     from finetune.inference import files
     from finetune.inference.scorer import Scorer
@@ -379,14 +366,15 @@ def monitor_file(
         return file_request.check_columns(asked, file, run.state().columns, run.config())
 
     counts, scorer = read_counts(path), Scorer.of_run(run)
-    monitor, labelled = Monitor(run, scorer, request.options), None
+    monitor = Monitor(run, scorer, request.options)
     if counts is not None:
         check_counts(counts, monitor.reference)
     else:
-        sample = Sample(run)
-        for window in files.read_windows(path, checked(path)):
+        sample, asked = Sample(run), checked(path)
+        for window in files.windows(table_formats.open_table(path, asked.file, asked), asked):
             sample.add(window)
         counts = monitor.count(sample.rows())[0]
+    judged = file_shift.judge(monitor.reference, counts)
     if labels is not None:
         read = files.read_labelled(labels, checked(labels), monitor.target, empty_is_none=False)
         sample = Sample(run)
@@ -395,5 +383,6 @@ def monitor_file(
         given = read.truth[[row.number for row in rows]]
         values, bins = monitor.answer(rows) if rows else (given, None)
         spelled = monitor.spell(given), monitor.spell(values)
-        labelled = Labelled(*spelled, [] if bins is None else bins.tolist())
-    return file_shift.judge(monitor.reference, counts, labelled), counts
+        confidence = [] if bins is None else bins.tolist()
+        judged = file_shift.with_labels(judged, monitor.reference, counts, *spelled, confidence)
+    return judged, counts

@@ -1,8 +1,6 @@
 """Expected scores of a kept model on new pairs. The model was picked as the best of several
 evaluations on the same pairs, which makes its score there too good."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ import numpy as np
 
 from finetune.errors import StoreError
 from finetune.evaluation import saved_predictions
-from finetune.evaluation.saved_predictions import SavedLogits
 from finetune.metrics import catalog, selection
 from finetune.metrics.catalog import LOSS, Metric
 from finetune.metrics.classification import Floats
@@ -35,7 +32,7 @@ class Candidate(NamedTuple):
     step: int
     score: float  # by which it is picked; more is better
 
-    def read(self, target: Target) -> SavedLogits:
+    def read(self, target: Target) -> saved_predictions.SavedLogits:
         return saved_predictions.read_logits(Run(self.folder), self.step, target)
 
 
@@ -48,9 +45,8 @@ class Picking:
 
     def expected(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Return the scores expected on new pairs, if different after rounding."""
-        bias = self.bias
         lower = {
-            name: max(score - bias.get(name, 0.0), catalog.find(name).range[0])
+            name: max(score - self.bias.get(name, 0.0), catalog.find(name).range[0])
             for name, score in scores.items()
         }
         return {
@@ -66,12 +62,8 @@ class Picking:
 
 def run_picking(run: Run, others: Iterable[Run] = ()) -> Picking | None:
     """Return the selection bias of a run's kept model. None unless it was picked among several
-    evaluations whose logits are saved.
-
-    Args:
-        others: runs that it was picked among if its model is the best of all, such as the trials
-            of a search.
-    """
+    evaluations whose logits are saved. `others`: runs that it was picked among if its model is the
+    best of all, such as the trials of a search."""
     summary, own = run.state(), run_candidates(run)
     best, prepared = summary.best, summary.prepared
     if best is None or prepared is None:

@@ -138,16 +138,14 @@ def probe(
     states, joined as (u, v, |u - v|, u * v), as InferSent does (https://arxiv.org/abs/1705.02364),
     with their cosine. A checkpoint that is a classifier already reads each pair whole, and its
     first token counts. The linear model is the task's own (`Task.word_model`), scored by
-    cross-validation in which no sentence is on both sides.
+    cross-validation in which no sentence is on both sides. DataError if there are fewer than 50
+    training pairs, or all have the same answer.
 
     Args:
         config: gives `max_length`; its checkpoint is not probed unless it is among `checkpoints`.
         checkpoints: offered names, Hub ids or folders.
         progress: called between two batches.
         stop: asked as often; True ends the probe with what was measured.
-
-    Raises:
-        DataError: if there are fewer than 50 training pairs, or all have the same answer.
     """
     began = time.monotonic()
     drawn, target = baselines.draw(pairs.splits["train"], PAIRS), pairs.target
@@ -197,12 +195,8 @@ def cross_answers(
     fold_of: Indices, answer: Callable[[NDArray[np.bool_], NDArray[np.bool_]], Targets]
 ) -> Targets | None:
     """Return the answers to all examples, each by what was fitted to the other folds. None if that
-    is not possible, as without words.
-
-    Args:
-        fold_of: the fold of each example, shape (examples,).
-        answer: gets the masks of a fold's own examples and of the others, and answers its own.
-    """
+    is not possible, as without words. `answer` gets the masks of a fold's own examples and of the
+    others, and answers its own."""
     folds = [fold_of == fold for fold in np.unique(fold_of)]
     try:
         given = np.concatenate([answer(own, ~own) for own in folds])
@@ -238,12 +232,8 @@ def rank(
     found: Sequence[Probed], answers: dict[str, Targets], truth: Targets, target: Target,
     shared: SharedRows | None = None,
 ) -> list[Probed]:  # fmt: skip
-    """Order checkpoints by their scores, and mark those that may be the best.
-
-    Args:
-        answers: checkpoint -> its cross-validated answers, of the shape of `truth`.
-        shared: which pairs share a sentence; by default none.
-    """
+    """Order checkpoints by their scores, and mark those that may be the best by `answers`: the
+    cross-validated ones of each, of the shape of `truth`."""
     metric, probed = task_of(target).headline, [one for one in found if one.score is not None]
     kept = np.ones(len(probed), bool)
     if len(probed) > 1:
@@ -268,9 +258,8 @@ def _probe_one(
     drawn, length = setting.drawn, setting.max_length
     with torch.random.fork_rng():
         tokenizer, model, _head = models.load_classifier(checkpoint, setting.target, length, 0.0)
-    model.eval()
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    model.eval().to(device)
     began = time.monotonic()
     encoder, half = getattr(model, model.base_model_prefix), devices.prefers_bf16()
     kinds = getattr(model.config, "architectures", None) or [""]

@@ -1,7 +1,5 @@
 """Compares a model in int8 with the original on validation pairs: quality and speed."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import statistics
@@ -10,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import cast, get_args
 
@@ -55,10 +52,10 @@ def quantize_model(
     table = test_set.validation_examples(run)
     # At random: a file may be sorted by label.
     table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
-    first, *others = (texts[:_CALIBRATING] for texts in saved_predictions.sentences_of(table))
+    texts = (column[:_CALIBRATING] for column in saved_predictions.sentences_of(table))
     length = checkpoints.length_of(run.folder)
     plain = Scorer(run.best, length, "own", "cpu", low_priority=True)
-    calibration = plain.inputs(zip(first, others[0] if others else repeat(None), strict=False))
+    calibration = plain.inputs(zip(*texts, strict=True))
     report = None if again else quantized.read_report(run.best)
     before = (step, devices.processor_name())
     if report and (report.kind not in get_args(Kind) or (report.step, report.processor) != before):

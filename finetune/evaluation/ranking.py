@@ -1,8 +1,6 @@
 """Which of several runs: ranked by their scores on the same validation pairs, with the set that may
 hold the best, and the cheapest of it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import statistics

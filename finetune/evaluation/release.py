@@ -6,8 +6,6 @@ beside the uploads (`Uploads.keep_golden`), which refuse the same file for train
 pairs of both runs are searched for its rows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Everything is computed from the logits and examples in the run's `predictions/`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
@@ -122,8 +120,7 @@ class RunEvaluation(KeptAnswers):
     @property
     def right(self) -> NDArray[np.bool_]:
         """Mask of the right answers, shape (examples,). A score is right by chance only."""
-        right: NDArray[np.bool_] = self.errors == 0
-        return right
+        return np.asarray(self.errors == 0)
 
     @property
     def suspected_labels(self) -> Rows:

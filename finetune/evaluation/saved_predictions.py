@@ -6,8 +6,6 @@ swapped.npz              the kept model's logits of all or some of these pairs, 
 test.parquet, test.npz   examples, logits and labels of the test split, once it was opened
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,14 +76,8 @@ def save_examples(run: Run, split: str, table: pa.Table) -> None:
 
 
 def read_logits(run: Run, step: int, target: Target, split: str = "validation") -> SavedLogits:
-    """Read the logits of an evaluation; of the test split, those kept last.
-
-    Args:
-        target: of the run.
-
-    Raises:
-        StoreError: if they were not kept, or the file is damaged.
-    """
+    """Read the logits of an evaluation; of the test split, those kept last. StoreError if they were
+    not kept, or the file is damaged."""
     path = _logits_file(run, step, split)
     if not path.exists():
         subject = _("The evaluation of step {step:,}", step=step)
@@ -101,14 +93,8 @@ def read_logits(run: Run, step: int, target: Target, split: str = "validation") 
 
 
 def read_swapped_logits(run: Run, examples: int | None = None) -> SwappedLogits | None:
-    """Read the logits of both sentence orders; None if they were not measured.
-
-    Args:
-        examples: number of validation examples, which bounds the indices; None if unknown.
-
-    Raises:
-        StoreError: if the file is damaged.
-    """
+    """Read the logits of both sentence orders; None if they were not measured. StoreError if the
+    file is damaged. `examples`: the number of validation examples, which bounds the indices."""
     path = run.predictions / "swapped.npz"
     if not path.exists():
         return None
@@ -128,13 +114,7 @@ def read_examples(
     run: Run, split: str = "validation", labels: Targets | None = None
 ) -> pa.Table | None:
     """Read the examples of a split, in the order of its logits; None if they were not kept.
-
-    Args:
-        labels: the labels kept with the logits.
-
-    Raises:
-        StoreError: if the file is damaged, or its examples are not those of `labels`.
-    """
+    StoreError if the file is damaged, or its labels are not those kept with the logits."""
     path = run.predictions / f"{split}.parquet"
     if not path.exists():
         return None

@@ -1,8 +1,6 @@
 """How groups of examples fare that share a trait of their texts. Traits are read from lists of
 English words and from digits: a first hint at what to look at."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -138,12 +136,8 @@ def compare_slices(
     """Compare two models on the groups of `score_slices` that are not all examples.
 
     The new one is worse on a group of 10 examples or more if it loses more answers than it gains,
-    by the one-sided exact McNemar test at 5% over all groups together after Holm.
-
-    Args:
-        old, new: errors of shape (examples,); 0 or 1 if `has_right`.
-        shared: as above.
-    """
+    by the one-sided exact McNemar test at 5% over all groups together after Holm. `old`, `new`:
+    errors of shape (examples,); 0 or 1 if `has_right`."""
     from scipy.stats import binom
 
     changes = []

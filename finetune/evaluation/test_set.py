@@ -29,11 +29,8 @@ def score_kept_model(
 ) -> events.KeptModelScored | None:
     """Score the kept model on the validation split as it answers files, so that both have the same
     scores, and pairs, or 10,000 of them, in the other order too. Of a model trained on all rows,
-    keep the answers of the folds.
-
-    Returns:
-        The new scores; None if stopped, or if they are those of the folds.
-    """
+    keep the answers of the folds. Returns the new scores; None if stopped, or if they are those of
+    the folds."""
     from finetune.inference.scorer import Scorer
 
     step = run.state().saved_step or 0

@@ -370,7 +370,7 @@ def score_model(folder: Path, paired: bool, max_length: int) -> NDArray[np.float
     first, second = ([pair[at] for pair in model_card.EXAMPLES] for at in (0, 1))
     scorer = Scorer(folder, max_length, "fp32", "cpu", threads=1, low_priority=True)
     try:
-        return scorer.scores(first, second if paired else None)
+        return scorer.scores(*([first, second] if paired else [first]))
     finally:
         scorer.free()
 

@@ -9,8 +9,6 @@ ignore:
 score. Several labels have `thresholds` by their names. `sure` has the fields of a `SureRule`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from dataclasses import asdict, replace
@@ -130,5 +128,4 @@ def sure_answers(
     if sure.classes:
         own = dict(sure.classes)
         level = np.array([own.get(name, sure.above) for name in target.names])[answers.values]
-    given: NDArray[np.bool_] = answers.probability_of(answers.values).astype(np.float64) > level
-    return given
+    return np.asarray(answers.probability_of(answers.values).astype(np.float64) > level)

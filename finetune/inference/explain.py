@@ -5,8 +5,6 @@ follow plain rules of English. The idea: Ribeiro et al. 2020, https://arxiv.org/
 Gardner et al. 2020, https://arxiv.org/abs/2004.02709.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -262,12 +260,8 @@ def find_flips(
     edits: Sequence[Edit], original: str, answers: Sequence[tuple[str, Mapping[str, float]]]
 ) -> list[Flip]:
     """Return the edits that change the decision: one of each kind, then the others, both by
-    decreasing probability of the new class.
-
-    Args:
-        original: the class predicted for the unedited pair.
-        answers: for each edit the predicted class, and class -> probability.
-    """
+    decreasing probability of the new class. `original`: the class of the unedited pair; `answers`:
+    for each edit the predicted class, and class -> probability."""
     flips = [
         Flip(edit, label, probabilities.get(label))
         for edit, (label, probabilities) in zip(edits, answers, strict=True)

@@ -1,7 +1,5 @@
 """The request to predict a file: its columns, and the options for reading and answering."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -69,12 +67,11 @@ def file_columns(
 
 
 def check_columns(
-    request: PredictionRequest, path: Path, trained: ColumnNames, config: RunConfig | None = None
+    request: PredictionRequest, path: Path, trained: ColumnNames, config: RunConfig
 ) -> PredictionRequest:
     """Fill in what a request leaves open, by what the model was trained on: the columns, and with
     its configuration the changed labels and, if the file's is in doubt, the encoding. DataError if
     the file lacks a column, or no column matches a sentence."""
-    config = config or RunConfig()
     found = file_columns(path, request.file, trained, request)
     if found.doubt and config.encoding:
         request = replace(request, encoding=config.encoding)

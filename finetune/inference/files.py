@@ -1,8 +1,6 @@
 """Predict every row of a file in bounded memory. Each row is written with its prediction, every
 class's probability and, if it cannot be predicted, the reason."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,11 +41,10 @@ class PredictionStopped(BaseException):
 
 
 class Window(NamedTuple):
-    """Rows to predict together. `first` and `second` have the sentences of rows without error."""
+    """Rows to predict together."""
 
     rows: list[InputRow]
-    first: list[str]
-    second: list[str] | None
+    sentences: list[list[str]]  # of the rows without error, a list for each column
 
 
 def predict_file(
@@ -74,7 +71,7 @@ def predict_file(
             a bound kept with the model decides which these are.
         on_window: called with all rows as they were read.
     """
-    table = _open(path, request)
+    table = table_formats.open_table(path, request.file, request)
     own = result_files.file_columns(table)
     scorer = scorer or Scorer.of_run(run)
     predictor = _RowPredictor(run, request, scorer, [*own, *table.unusable])
@@ -91,7 +88,7 @@ def predict_file(
             writer = result_files.open_writer(path, table, own, predictor.added)
             writers.append(opened.enter_context(writer))
         try:
-            for window in _windows(table, request):
+            for window in windows(table, request):
                 predicted = predictor.predict(window)
                 on_window(window)
                 writers[0]([row["cells"] for row in predicted])
@@ -107,33 +104,14 @@ def predict_file(
     return predictor.report() | {"precision": scorer.precision, "left_out": left_out}, complete
 
 
-def _open(path: Path, request: PredictionRequest) -> Table:
-    table = table_formats.open_table(path, request.file, request)
-    table.keep_empty_rows = True
-    return table
-
-
-def read_windows(path: Path, request: PredictionRequest) -> Iterator[Window]:
-    """Read the rows of a file in windows, without predicting them."""
-    return _windows(_open(path, request), request)
-
-
 def _read_rows(table: Table, request: PredictionRequest) -> Iterator[InputRow]:
     """Yield every row of the file in its order, including those that cannot be read."""
-    broken: list[InputRow] = []
-
-    def on_error(line: int, reason: str) -> None:
-        broken.append(({}, f"line {line} {reason}"))
-
     columns = None  # all that are usable, and a nested label
     if (label := request.label) in table.unusable:
         columns = [name for name in table.columns if name == label or name not in table.unusable]
-    for _, record in table.rows(on_error, columns):
-        yield from broken
-        broken.clear()
+    for record, error in table.every_row(columns):
         empty = [name for name in request.sentences if not _sentence(record.get(name)).strip()]
-        yield record, f"{empty[0]} is empty" if empty else ""
-    yield from broken
+        yield record, error or (f"{empty[0]} is empty" if empty else "")
 
 
 def _sentence(cell: Any) -> str:
@@ -143,13 +121,13 @@ def _sentence(cell: Any) -> str:
     return (text_hashes.clean_sentence(to_plain_value(cell)) or "").replace("\0", " ")
 
 
-def _windows(table: Table, request: PredictionRequest) -> Iterator[Window]:
+def windows(table: Table, request: PredictionRequest) -> Iterator[Window]:
     """Group rows into windows, small ones at first so that the first rows are predicted soon."""
 
     def window() -> Window:
         records = [record for record, error in read if not error]
         texts = [[_sentence(record.get(name)) for record in records] for name in request.sentences]
-        return Window(read, texts[0], texts[1] if len(texts) > 1 else None)
+        return Window(read, texts)
 
     read: list[InputRow] = []
     most, size = FIRST, 0
@@ -202,8 +180,7 @@ class _RowPredictor:
         self._unsure: int | None = None  # None if answers have no margin
 
     def predict(self, window: Window) -> list[ShownRow]:
-        """Return the rows of the result."""
-        predicted = iter(self._predictions(window) if window.first else ())
+        predicted = iter(self._predictions(window) if window.sentences[0] else ())
         lines = []
         for number, (record, error) in enumerate(window.rows, self.rows):
             row = ShownRow(row=number, margin=None, unsure=False, cells={})
@@ -225,12 +202,10 @@ class _RowPredictor:
         task, target, rule, options = self._task, self._target, self._rule, self._request.options
         records = [record for record, error in window.rows if not error]
         numbers = [at for at, (_, error) in enumerate(window.rows, self.rows) if not error]
-        logits, swapped = self._scorer.scores_of_orders(
-            window.first, window.second, options.both_orders
-        )
+        logits, swapped = self._scorer.scores_of_orders(window.sentences, options.both_orders)
         answers = task.answers(logits, target, rule, options, swapped)
         margins = task.margins(answers, target, rule.under(options))
-        hashes = text_hashes.row_hashes(window.first, window.second)
+        hashes = text_hashes.row_hashes(*window.sentences)
         trained_on = self._trained_on(hashes)
         truth, known, labels = answers.values, np.zeros(len(records), bool), []
         if self._labels:
@@ -270,7 +245,6 @@ class _RowPredictor:
         return trained
 
     def report(self) -> dict[str, Any]:
-        """The figures of all rows so far."""
         target = self._target
         report: dict[str, Any] = {
             "rows": self.rows, "errors": self._errors, "examples": self._examples,
@@ -323,9 +297,10 @@ class _RowPredictor:
 def sentences_at(path: str, request: Mapping[str, Any], rows: Sequence[int]) -> list[list[str]]:
     """Read the sentences of some rows of a file; `request` has a `PredictionRequest`'s fields."""
     asked, wanted = PredictionRequest(**request), set(rows)
+    table = table_formats.open_table(Path(path), asked.file, asked)
     found = {
         number: [_sentence(record.get(name)) for name in asked.sentences]
-        for number, (record, _) in enumerate(_read_rows(_open(Path(path), asked), asked))
+        for number, (record, _) in enumerate(_read_rows(table, asked))
         if number in wanted
     }
     return [found[row] for row in rows]
@@ -365,13 +340,10 @@ class LabelledRows:
 def read_labelled(
     path: Path, request: PredictionRequest, target: Target, empty_is_none: bool = True
 ) -> LabelledRows:
-    """Read the rows of a file that have all sentences and a label.
-
-    Args:
-        empty_is_none: True if a row without any of several labels has none of them; False if it is
-            not labelled yet, and one that has none says so by an empty list.
-    """
-    table = _open(path, request)
+    """Read the rows of a file that have all sentences and a label. A row without any of several
+    labels has none of them if `empty_is_none`; otherwise it is not labelled yet, and one that has
+    none says so by an empty list."""
+    table = table_formats.open_table(path, request.file, request)
     labels = parts_of(request.label, table.columns) or [request.label]
     rows = [*enumerate(_read_rows(table, request), start=1)]
     read = [(number, record) for number, (record, error) in rows if not error]

@@ -1,7 +1,5 @@
 """Compares a model's answers with those that a file has already: another model's, or a person's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +11,7 @@ from finetune.config import RunConfig
 from finetune.data.table import is_filled, to_plain_value
 from finetune.metrics import intervals
 from finetune.metrics.catalog import OF_SCORES, Metric, Tally
-from finetune.metrics.classification import Floats, ratio
+from finetune.metrics.classification import Floats, Truths, ratio
 from finetune.metrics.intervals import Interval
 from finetune.metrics.shared_rows import SharedRows, rows_worth
 from finetune.tasks.base import Target, Targets, Task
@@ -24,7 +22,6 @@ FEWEST_ROWS = 10  # that are compared
 _KNOWN = 0.9  # of a column's cells, at least, are answers
 _SHOWN = 200  # rows that differ, whose numbers are kept
 _INTEGER = re.compile(r"-?\d+")
-Known = NDArray[np.bool_]
 
 
 class OtherAnswers:
@@ -40,7 +37,7 @@ class OtherAnswers:
     ) -> None:
         self._task, self._target = task, target
         self._changes = RunConfig(label_map=label_map).changed_labels
-        self._columns: dict[str, list[tuple[Targets, Known]]] = {
+        self._columns: dict[str, list[tuple[Targets, Truths]]] = {
             name: [] for name in columns[:MOST_COLUMNS]
         }
         self._filled = dict.fromkeys(self._columns, 0)
@@ -68,7 +65,7 @@ class OtherAnswers:
                 del self._columns[name]
 
     def report(
-        self, numbers: NDArray[np.int64], answers: Targets, truth: Targets, known: Known,
+        self, numbers: NDArray[np.int64], answers: Targets, truth: Targets, known: Truths,
         hashes: NDArray[np.int64],
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Compare each column of answers with the model's.
@@ -108,7 +105,7 @@ class OtherAnswers:
         return found
 
     def _against_labels(
-        self, answers: Targets, values: Targets, truth: Targets, mask: Known,
+        self, answers: Targets, values: Targets, truth: Targets, mask: Truths,
         hashes: NDArray[np.int64],
     ) -> dict[str, Any]:  # fmt: skip
         if mask.sum() < FEWEST_ROWS:

@@ -1,8 +1,6 @@
 """Answer with one loaded model: the label of a pair, the reasons, and what would change it. The
 most recently used models stay in memory."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -16,7 +14,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import psutil
@@ -117,7 +115,7 @@ class Predictor:
         self._explained: tuple[Any, Any] | None = None  # tokenizer and model in fp32
 
     @classmethod
-    def from_run(cls, run: Run | Path | str) -> Predictor:
+    def from_run(cls, run: Run | Path | str) -> Self:
         """Load the best model of a run.
 
         Args:
@@ -232,9 +230,8 @@ class Predictor:
                 break
             on_progress(start / len(pairs))
             firsts, seconds = zip(*pairs[start : start + _EDITS], strict=True)
-            logits, swapped = self.scorer.scores_of_orders(
-                firsts, None if second is None else seconds, options.both_orders
-            )
+            columns = [firsts] if second is None else [firsts, seconds]
+            logits, swapped = self.scorer.scores_of_orders(columns, options.both_orders)
             found = self._task.answers(logits, self._target, rule, options, swapped)
             answers += self._named(found)
         tried = edits[: len(answers) - 1]
@@ -245,11 +242,6 @@ class Predictor:
         if self.paired or (self.paired is None and str(sentence2).strip()):
             return first, _clean_text("sentence2", sentence2)
         return first, None
-
-
-def _free(batcher: MicroBatcher, scorer: Scorer) -> None:
-    batcher.close()
-    scorer.free()
 
 
 # One explanation at a time: it sets hooks on the model.
@@ -348,6 +340,11 @@ class MicroBatcher:
             return
         for at, request in enumerate(requests):
             request[1].set_result(ScoredPairs(logits[[at]], tokens[[at]], cut[[at]]))
+
+
+def _free(batcher: MicroBatcher, scorer: Scorer) -> None:
+    batcher.close()
+    scorer.free()
 
 
 class ModelCache:

@@ -6,8 +6,6 @@ be faster and as good (`finetune.evaluation.quantization`).
 Source: https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Mapping, Sequence

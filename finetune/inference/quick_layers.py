@@ -11,8 +11,6 @@ softmax over rows that end in a partial vector takes twice as long. The last lay
 Source: https://onnx.ai/onnx/operators/
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import threading
@@ -65,16 +63,11 @@ class _Graph:
 
     def constant(self, values: Tensor | NDArray[Any]) -> str:
         """Add weights or numbers; returns their name."""
-        from onnx import helper
+        from onnx import numpy_helper
 
         array = values.detach().float().numpy() if isinstance(values, Tensor) else values
         name = f"constant {len(self.proto.graph.initializer)}"
-        self.proto.graph.initializer.add(
-            name=name,
-            data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
-            dims=array.shape,
-            raw_data=array.tobytes(),
-        )
+        self.proto.graph.initializer.append(numpy_helper.from_array(array, name))
         return name
 
     def linear(self, rows: str, *linears: nn.Linear) -> str:
@@ -92,7 +85,6 @@ class _Graph:
         return str(self.add("Transpose", self.add("Reshape", rows, shape), perm=order))
 
     def layer(self, hidden: str, parts: LayerParts, last: bool) -> str:
-        """Add a layer; returns the name of its result."""
         width = parts.query.out_features
         rows = hidden
         if last:
@@ -131,41 +123,6 @@ class _Graph:
         self.proto.graph.input.extend(entries[:2])
         self.proto.graph.output.extend(entries[2:])
         return bytes(self.proto.SerializeToString())
-
-
-class _OnnxLayers(nn.Module):
-    """All layers, in the place of the first one; the others are replaced by `_Passed`."""
-
-    def __init__(self, session: OnnxSession) -> None:
-        super().__init__()
-        self._session = session
-
-    def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Map hidden states of shape (batch, length, width) to (batch, 1, width)."""
-        return torch.from_numpy(self._session.run({"hidden": hidden.numpy(), "bias": bias.numpy()}))
-
-
-class _Passed(nn.Module):
-    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
-        return hidden
-
-
-def build_onnx(model: Any, threads: int) -> list[nn.Module]:
-    """Build these layers in fp32 for a classifier; they take an `attention_bias`. Returns none if
-    its own layers are of an unknown kind or too large, or its logits would change."""
-    parts = layers.layer_parts(model)
-    size = sum(
-        4 * weights.numel() for layer in parts for weights in nn.ModuleList(layer).parameters()
-    )
-    known = all(type(layer.activation).__name__ in _ACTIVATIONS for layer in parts)
-    if not parts or not known or size > _MOST_BYTES:
-        return []
-    graph, hidden = _Graph(model.config.num_attention_heads), "hidden"
-    for layer in parts:
-        hidden = graph.layer(hidden, layer, last=layer is parts[-1])
-    session = OnnxSession(graph.serialized(hidden, parts[0].query.out_features), threads)
-    quick = [_OnnxLayers(session), *(_Passed() for _ in parts[1:])]
-    return quick if layers.gives_same_logits(model, quick, layers.attention_bias) else []
 
 
 class OnnxSession:
@@ -209,6 +166,41 @@ class OnnxSession:
         return np.asarray(results[0], np.float32)
 
 
+class _OnnxLayers(nn.Module):
+    """All layers, in the place of the first one; the others are replaced by `_Passed`."""
+
+    def __init__(self, session: OnnxSession) -> None:
+        super().__init__()
+        self._session = session
+
+    def forward(self, hidden: Tensor, bias: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Map hidden states of shape (batch, length, width) to (batch, 1, width)."""
+        return torch.from_numpy(self._session.run({"hidden": hidden.numpy(), "bias": bias.numpy()}))
+
+
+class _Passed(nn.Module):
+    def forward(self, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+        return hidden
+
+
+def build_onnx(model: Any, threads: int) -> list[nn.Module]:
+    """Build these layers in fp32 for a classifier; they take an `attention_bias`. Returns none if
+    its own layers are of an unknown kind or too large, or its logits would change."""
+    parts = layers.layer_parts(model)
+    size = sum(
+        4 * weights.numel() for layer in parts for weights in nn.ModuleList(layer).parameters()
+    )
+    known = all(type(layer.activation).__name__ in _ACTIVATIONS for layer in parts)
+    if not parts or not known or size > _MOST_BYTES:
+        return []
+    graph, hidden = _Graph(model.config.num_attention_heads), "hidden"
+    for layer in parts:
+        hidden = graph.layer(hidden, layer, last=layer is parts[-1])
+    session = OnnxSession(graph.serialized(hidden, parts[0].query.out_features), threads)
+    quick = [_OnnxLayers(session), *(_Passed() for _ in parts[1:])]
+    return quick if layers.gives_same_logits(model, quick, layers.attention_bias) else []
+
+
 class _Product(nn.Module):
     """A product with fixed weights, which private operators of PyTorch lay out beforehand for the
     processor's kernel. If they are missing, it is an ordinary product."""
@@ -232,8 +224,6 @@ class _Product(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A layer made of a model's parts."""
-
     def __init__(self, parts: LayerParts, heads: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.heads, self.dtype, self.width = heads, dtype, parts.query.out_features

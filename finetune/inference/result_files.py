@@ -4,8 +4,6 @@ ones and the least sure are shown on the page.
 The columns of the file keep their names and cells; those of the prediction are renamed if needed.
 """
 
-from __future__ import annotations
-
 import csv
 import heapq
 import itertools
@@ -117,11 +115,9 @@ def open_writer(
         if is_csv:
             yield _csv_writer(file, out, table, [*own], [*added])
             return
-        begins = (
-            itertools.repeat("")
-            if suffix == ".jsonl"
-            else itertools.chain("[", itertools.repeat(","))
-        )
+        begins: Iterator[str] = itertools.repeat("")
+        if suffix == ".json":
+            begins = itertools.chain("[", itertools.repeat(","))
 
         def write(lines: list[Line]) -> None:
             for line in lines:

@@ -1,7 +1,5 @@
 """Logits of many pairs, fast: one model, batches of pairs of similar length, all processors."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
@@ -10,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -29,7 +27,7 @@ from finetune.training.layers import MaskFunction
 
 # "own": the fastest of the saved weights; "auto": int8 if it serves on the device, otherwise "own".
 Precision = Literal["auto", "own", "fp32", "bf16", "int8"]
-Row = tuple[str, str | None]
+Row = tuple[str | None, ...]  # a sentence or two; the second may be None
 Tokens = dict[str, list[list[int]]]  # name of an input -> its values for each row
 # The indices of its pairs, and their logits: a tensor as long as a GPU may still compute it.
 Batch = tuple[list[int], Future[Any]]
@@ -65,7 +63,6 @@ class _Path(NamedTuple):
     layers: Sequence[nn.Module]  # of the model
     mask: MaskFunction  # makes the layers' mask
     threads: int  # of PyTorch that share a single batch
-    optimized: bool = False  # True if the model's own layers were replaced
     together: bool = False  # True if all threads compute one batch after another
 
 
@@ -141,7 +138,7 @@ class Scorer:
         self.scores(["a"], ["a"])  # fails now if the model is damaged
 
     @classmethod
-    def of_run(cls, run: Run, precision: Precision = "auto", **options: Any) -> Scorer:
+    def of_run(cls, run: Run, precision: Precision = "auto", **options: Any) -> Self:
         """Load the best model of a run."""
         return cls(run.best, checkpoints.length_of(run.folder), precision, **options)
 
@@ -154,10 +151,10 @@ class Scorer:
             built = self._pool.submit(quick_layers.build_onnx, self._model, self.threads).result()
         if built:
             half = False
-            paths.insert(0, _Path(built, layers.attention_bias, 1, True, together=True))
+            paths.insert(0, _Path(built, layers.attention_bias, 1, together=True))
         elif half and (built := quick_layers.build_bf16(self._model)):
             bias = quick_layers.bf16_bias
-            paths = [_Path(built, bias, threads, True) for threads in (1, self.threads)]
+            paths = [_Path(built, bias, threads) for threads in (1, self.threads)]
         elif half:
             self._model.to(torch.bfloat16)
         times: list[float] = []  # of an answer, for the paths that there is time to try
@@ -193,30 +190,18 @@ class Scorer:
             times.append(self._pool.submit(compute).result())
         return times
 
-    @property
-    def optimized(self) -> bool:
-        """True if the model's own layers were replaced."""
-        return self._path.optimized
-
-    def scores(
-        self, sentence1: Sequence[str], sentence2: Sequence[str] | None = None
-    ) -> NDArray[np.float32]:
-        """Return logits of shape (pairs, classes), in the given order, of one row or more."""
-        seconds = itertools.repeat(None, len(sentence1)) if sentence2 is None else sentence2
-        rows = zip(sentence1, seconds, strict=True)
+    def scores(self, *columns: Sequence[str]) -> NDArray[np.float32]:
+        """Return logits of shape (rows, outputs) of one row or more, in the given order, from the
+        sentences in one or two columns."""
+        rows = zip(*columns, strict=True)
         return np.concatenate([block.logits for block in self.stream(rows)])
 
     def scores_of_orders(
-        self, sentence1: Sequence[str], sentence2: Sequence[str] | None, both_orders: bool
+        self, columns: Sequence[Sequence[str]], both_orders: bool
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """Return the logits in the given order, and for pairs in the other one if it is asked for;
-        each of shape (rows, outputs)."""
-        if not len(sentence1):
-            return np.zeros((0, self.target.size), np.float32), None
-        swapped = None
-        if both_orders and sentence2 is not None:
-            swapped = self.scores(sentence2, sentence1)
-        return self.scores(sentence1, sentence2), swapped
+        """Return these logits, and for pairs those of the other order if they are asked for."""
+        swapped = self.scores(*columns[::-1]) if both_orders and len(columns) > 1 else None
+        return self.scores(*columns), swapped
 
     def stream(self, rows: Iterable[Row], window: int = WINDOW) -> Iterator[ScoredPairs]:
         """Yield results for every `window` pairs, or fewer long ones, in the given order. Two

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from finetune import disk, text_hashes, uploads
 from finetune.config import DATA_FIELDS, NO_COLUMN, RunConfig
-from finetune.data import checkpoint_files, checkpoints, hub_access
+from finetune.data import checkpoint_files, checkpoints, hub_access, table_formats
 from finetune.environment import child_process, devices
 from finetune.environment.confinement import Confinement
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, some
@@ -99,9 +99,9 @@ class LabelJob(BackgroundJob):
         texts: dict[tuple[int, str], int] = {}
         shown: list[str] = []
         for place, (path, name) in enumerate(self.inputs()):
-            table, column = brought_files.open_texts(path, name), self.request["columns"][place]
+            table, column = table_formats.open_table(path, name), self.request["columns"][place]
             of_rows = []
-            for record in brought_files.records(table, [column]):
+            for record, _reason in table.every_row([column]):
                 text = text_hashes.clean_sentence(record.get(column))
                 key = (place if self.request["pairs"] else 0, text_hashes.normalize(text or ""))
                 if text is not None and key not in texts:

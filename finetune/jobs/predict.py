@@ -27,7 +27,7 @@ from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, FinetuneError, JobError
 from finetune.evaluation import corrections, file_shift
-from finetune.evaluation.file_shift import Aggregates, Labelled, Monitoring, Reference
+from finetune.evaluation.file_shift import Aggregates, Monitoring, Reference
 from finetune.inference.file_request import PredictionRequest, check_columns
 from finetune.inference.result_files import PREDICTION, SUFFIXES
 from finetune.jobs import workers
@@ -219,8 +219,8 @@ def monitored(job: PredictionJob) -> Monitoring | DataError | None:
         return judged
     labels = [given[row["row"]] for row in rows]
     answers = [row["cells"][PREDICTION] for row in rows]
-    labelled = Labelled(labels, answers, [row["confidence"] for row in rows])
-    return file_shift.with_labels(judged, reference, counts, labelled)
+    confidence = [row["confidence"] for row in rows]
+    return file_shift.with_labels(judged, reference, counts, labels, answers, confidence)
 
 
 def corrected_run(store: RunStore, job: PredictionJob) -> RunConfig:

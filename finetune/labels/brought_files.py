@@ -1,6 +1,5 @@
 """Read the texts of a brought file, and write its rows with the groups of their texts."""
 
-from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,35 +9,18 @@ import pyarrow as pa
 from finetune import disk
 from finetune.data import column_guess, table_formats
 from finetune.data.columns import SAMPLE_ROWS
-from finetune.data.table import ReadOptions, Table
 from finetune.errors import DataError, some
 from finetune.inference import result_files
 
 _GROUP = "group"  # the column of the result
 
 
-def open_texts(path: Path, name: str) -> Table:
-    table = table_formats.open_table(path, name, ReadOptions())
-    table.keep_empty_rows = True
-    return table
-
-
-def records(table: Table, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield every row of a file; an empty one for each that cannot be read."""
-    broken: list[dict[str, Any]] = []
-    for _line, record in table.rows(lambda line, reason: broken.append({}), columns):
-        yield from broken
-        broken.clear()
-        yield dict(record)
-    yield from broken
-
-
 def text_column(path: str, name: str, column: str) -> tuple[str, list[str]]:
     """Return the column of a file with its texts, guessed if it is empty, and those that can be
     one. DataError if there is none, or no such."""
-    table = open_texts(Path(path), name)
+    table = table_formats.open_table(Path(path), name)
     usable = [own for own in table.columns if own not in table.unusable]
-    rows = list(islice(records(table, usable), SAMPLE_ROWS))
+    rows = [row for row, _ in islice(table.every_row(usable), SAMPLE_ROWS)]
     if not column:
         cells = {own: [row.get(own) for row in rows] for own in usable}
         column = column_guess.guess_columns(usable, cells).sentence1
@@ -54,14 +36,14 @@ def text_column(path: str, name: str, column: str) -> tuple[str, list[str]]:
 
 def write_groups(path: Path, name: str, of_rows: Any, of_text: Any, out: Path) -> None:
     """Write a file's rows with the group of each; rows without a text have none."""
-    table = open_texts(path, name)
+    table = table_formats.open_table(path, name)
     own = result_files.file_columns(table)
     added = f"{_GROUP}_2" if _GROUP in {column.casefold() for column in own} else _GROUP
     with disk.writing(out), result_files.open_writer(out, table, own, {added: pa.int64()}) as write:
-        rows = zip(records(table, [*own]), of_rows, strict=True)
+        rows = zip(table.every_row([*own]), of_rows, strict=True)
         while block := list(islice(rows, 10_000)):
             write([
                 {**{column: record.get(column) for column in own},
                  added: int(of_text[text]) + 1 if text >= 0 else None}
-                for record, text in block
+                for (record, _), text in block
             ])  # fmt: skip

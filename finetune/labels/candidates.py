@@ -1,7 +1,5 @@
 """Choose what to ask about: vectors or words in, indices out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -27,12 +25,8 @@ def unit(vectors: NDArray[Any]) -> Vectors:
 
 def candidate_pairs(vectors: Vectors, file_of: NDArray[Any], count: int = NEIGHBOURS) -> Items:
     """Return the pairs of texts that may mean the same: each text with its nearest neighbours, and
-    a tenth as many random pairs. None occurs twice.
-
-    Args:
-        file_of: 0 or 1 for each text. If both occur, a pair has one text of each.
-        count: neighbours of a text.
-    """
+    a tenth as many random pairs. None occurs twice. `file_of` is 0 or 1 for each text; if both
+    occur, a pair has one text of each."""
     own = np.flatnonzero(file_of == 0)
     others = np.flatnonzero(file_of == 1) if file_of.any() else own
     same = others is own

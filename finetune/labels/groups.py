@@ -1,7 +1,5 @@
 """Groups of texts that mean the same, from answers on pairs of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,16 +17,9 @@ def group(
 ) -> NDArray[np.int64]:
     """Join texts to groups, the surest pairs first.
 
-    A pair that a person called different is never in one group, unless other answers of theirs
-    join it.
-
-    Args:
-        texts: their number.
-        probabilities: of each pair to mean the same; those above 0.5 join.
-        known: pair -> a person's answer.
-
-    Returns:
-        the group of each text, from 0 in the order of their first texts; shape (texts,).
+    Pairs whose probability to mean the same is above 0.5 join. A pair that a person called
+    different is never in one group, unless other answers of theirs join it. Returns the group of
+    each text, from 0 in the order of their first texts.
     """
     root = list(range(texts))
     apart: dict[int, set[int]] = {}  # root -> roots that it must not join
@@ -60,8 +51,9 @@ def group(
         first, second = map(int, pairs[index])
         if probabilities[index] > 0.5 and (first, second) not in known:
             join(first, second)
-    _, groups = np.unique([find(text) for text in range(texts)], return_inverse=True)
-    return np.asarray(_in_order(groups), np.int64)
+    roots = [find(text) for text in range(texts)]
+    numbers = {root: number for number, root in enumerate(dict.fromkeys(roots))}
+    return np.array([numbers[root] for root in roots], np.int64)
 
 
 def measure(
@@ -76,9 +68,3 @@ def measure(
         found = wilson_interval(both, total)
         figures[name] = [found.value, found.low, found.high] if total else None
     return figures
-
-
-def _in_order(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Number groups by their first members."""
-    _, first = np.unique(groups, return_index=True)
-    return np.asarray(np.argsort(np.argsort(first))[groups])

@@ -5,8 +5,6 @@ the arrays it names, all written by its job; `answers.jsonl`, a line an answer; 
 once a trained model has answered what can be asked.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -135,11 +133,8 @@ class Labelling:
         return list(kept.values())
 
     def settled(self, how: str = "") -> dict[Item, Labels]:
-        """Return the labels of each item on which all who answered it agree.
-
-        Args:
-            how: only those of questions that were RANDOM or CHOSEN.
-        """
+        """Return the labels of each item on which all who answered it agree. `how`: only those of
+        questions that were RANDOM or CHOSEN."""
         found: dict[Item, set[Labels]] = {}
         for answer in self.answers():
             if answer.labels is not None and how in ("", answer.how):
@@ -163,17 +158,15 @@ class Labelling:
         labelled = asked | {one.item for one in answers if one.labels is not None}
         number = sum(one.who == who for one in answers)
         deck = self.deck
-        turns = [(self._random(deck, asked), RANDOM), (self._chosen(deck, labelled), CHOSEN)]
+        done = set(deck.places(asked))
+        random = (index for index in deck.random.tolist() if index not in done)
+        turns = [(random, RANDOM), (self._chosen(deck, labelled), CHOSEN)]
         for found, how in turns if number % EVERY == 0 else turns[::-1]:
             if (index := next(found, None)) is not None:
-                item = _item(deck.items[index])
+                item = tuple(deck.items[index].tolist())
                 texts = [self.text(text)[:_CUT] for text in item]
                 return Question(item, texts, how, number + 1)
         return None
-
-    def _random(self, deck: Deck, asked: set[Item]) -> Iterator[int]:
-        done = set(deck.places(asked))
-        return (index for index in deck.random.tolist() if index not in done)
 
     def _chosen(self, deck: Deck, asked: set[Item]) -> Iterator[int]:
         free = deck.spread[~np.isin(deck.spread, deck.places(asked))]
@@ -232,11 +225,8 @@ class Labelling:
         return learning.given(row, self.names, self.several)
 
     def answer(self, item: Iterable[int], labels: Iterable[str] | None, who: str) -> Answer:
-        """Write an answer to disk; None skips the question.
-
-        Raises:
-            DataError: if there is no such item or label, or not exactly one where one is needed.
-        """
+        """Write an answer to disk; None skips the question. DataError if there is no such item or
+        label, or not exactly one where one is needed."""
         own, deck = tuple(one for one in item if isinstance(one, int)), self.deck
         if own not in deck.place_of:
             raise DataError("There is no such question.", "Ask for the next one.")
@@ -324,10 +314,6 @@ class Labelling:
         )
 
 
-def _item(row: NDArray[Any]) -> Item:
-    return tuple(row.tolist())
-
-
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Read the lines that were appended since the last call. Returns all."""
     offset, lines = _lines.get(path, (0, []))
@@ -363,7 +349,7 @@ def _read_deck(folder: Path, version: str) -> Deck:
     measures = np.zeros(len(items), bool)
     measures[random] = True
     spread = np.concatenate([spread, order[~np.isin(order, spread)]]).astype(np.int64)
-    place_of = {_item(item): place for place, item in enumerate(items)}
+    place_of = {tuple(item): place for place, item in enumerate(items.tolist())}
     features = array("features") if facts["features"] else None
     return Deck(items, random, spread[~measures[spread]], measures, features, place_of)
 

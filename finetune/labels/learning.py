@@ -1,7 +1,5 @@
 """A small model of the answers so far: what it is unsure of, and how good it would be with more."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,14 +29,8 @@ class Estimate:
 
 
 class Learner:
-    """A linear model on the features of rows.
-
-    Args:
-        features: shape (rows, columns).
-        answers: of each row.
-        names: all labels.
-        several: True if a row may have any number of them.
-    """
+    """A linear model on the features of rows, of shape (rows, columns). If there are `several`, a
+    row may have any number of the labels."""
 
     def __init__(
         self, features: Floats, answers: Sequence[Labels], names: Sequence[str], several: bool
@@ -98,13 +90,11 @@ def estimate(
 
     The error is taken to fall by a power of the number of answers (Hestness et al. 2017,
     https://arxiv.org/abs/1712.00409), whose exponent is read from all, half and a quarter of them.
+    None if there are fewer than 30 answers, or none is of a random row.
 
     Args:
         learned: features and answers that the model learns from.
         measured: those of random rows.
-
-    Returns:
-        None if there are fewer than 30 answers, or none is of a random row.
     """
     features, answers = learned
     count, random = len(answers), np.random.default_rng(0)

@@ -3,8 +3,6 @@
 A temperature divides the logits: above 1 it makes a model less sure, below 1 surer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -138,10 +136,7 @@ def conformal_margin(errors: Floats, coverage: float = 0.95) -> float | None:
     It is the split-conformal quantile, the ceil((n + 1) coverage)-th least of n distances, and
     holds for examples drawn as these were, whatever the model (Lei et al. 2018,
     https://doi.org/10.1080/01621459.2017.1307116). None if there are too few of them: 19 at least
-    for 95%.
-
-    Args:
-        errors: answers minus true scores of examples that were not trained on, shape (examples,).
+    for 95%. `errors`: answers minus true scores of examples that were not trained on.
     """
     rank = int(np.ceil((len(errors) + 1) * coverage - 1e-9))
     return float(np.partition(np.abs(errors), rank - 1)[rank - 1]) if rank <= len(errors) else None

@@ -4,11 +4,10 @@ Charts, tables, forms and cards are drawn from this list. `finetune/metrics/scor
 module of `evaluate`; `intervals` and `selection` resample it. To add a metric, add it here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ class Tally(NamedTuple):
     @classmethod
     def of(
         cls, answers: Indices, truth: Indices, weights: NDArray[Any], positive: int | None = None
-    ) -> Tally:
+    ) -> Self:
         """Count examples, each as often as `weights` of shape (examples, samples) say."""
         from scipy.sparse import csr_array
 
@@ -160,37 +159,15 @@ def _roc_auc(probabilities: Probabilities, labels: Indices, positive: int | None
 # labels). `weights` have shape (examples, samples), the results shape (samples,).
 
 
-def pearson(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
-    """Pearson's correlation coefficient."""
-    shape = (*answers.shape, 1)
-    return _correlation(answers.reshape(shape), truth.reshape(shape), weights)
-
-
-def spearman(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
-    """Spearman's rank correlation; equal scores share the mean of their ranks."""
-    return _correlation(_ranks(answers, weights), _ranks(truth, weights), weights)
-
-
-def mean_absolute_error(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
-    """How far off an answer is, on average."""
-    return np.asarray(_mean(np.abs(_errors(answers, truth)), weights))
-
-
-def root_mean_squared_error(answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
-    """The root of the mean squared error, on the scale of the scores."""
-    return np.sqrt(_mean(_errors(answers, truth) ** 2, weights))
-
-
-def _errors(answers: Scores, truth: Scores) -> Floats:
-    return np.asarray(answers, np.float64) - truth
-
-
-def _mean(values: Floats, weights: NDArray[Any]) -> Floats:
-    return values @ weights / weights.sum(axis=0)  # type: ignore[no-any-return]
+def _mean_error(power: int, answers: Scores, truth: Scores, weights: NDArray[Any]) -> Floats:
+    """The mean power of how far off the answers are."""
+    errors = np.abs(np.asarray(answers, np.float64) - truth) ** power
+    return errors @ weights / weights.sum(axis=0)  # type: ignore[no-any-return]
 
 
 def _ranks(values: Scores, weights: NDArray[Any]) -> Floats:
-    """The mid-rank of each example in each sample, shape (examples, samples)."""
+    """The mid-rank of each example in each sample, shape (examples, samples): equal scores share
+    the mean of their ranks."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     behind = np.cumsum(weights[np.argsort(group, kind="stable")], axis=0, dtype=np.float64)
     ends = behind[np.cumsum(sizes) - 1]
@@ -216,11 +193,6 @@ def micro_f1(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
     """F1 of all decisions together, whichever label they are of."""
     hits, sizes = _sums(answers, truth, weights)
     return ratio(2 * hits.sum(axis=0), sizes.sum(axis=0))
-
-
-def macro_f1(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
-    """The mean F1 of the labels that occur or are given."""
-    return mean_f1(*_sums(answers, truth, weights))
 
 
 def subset_accuracy(answers: Labels, truth: Labels, weights: NDArray[Any]) -> Floats:
@@ -291,25 +263,29 @@ _INFINITE = float("inf")
 OF_SCORES = (  # measured of every regression, by the names that GLUE's STS-B has for them
     Metric(
         "pearson", "Pearson", message("Pearson correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=pearson,
-        library="scipy.stats.pearsonr",
+        range=(-1.0, 1.0), kind="score", library="scipy.stats.pearsonr",
+        of_examples=lambda answers, truth, weights: _correlation(
+            answers[:, None], truth[:, None], weights
+        ),
     ),
     Metric(
         "spearmanr", "Spearman", message("Spearman correlation"),
-        range=(-1.0, 1.0), kind="score", of_examples=spearman,
-        library="scipy.stats.spearmanr",
+        range=(-1.0, 1.0), kind="score", library="scipy.stats.spearmanr",
+        of_examples=lambda answers, truth, weights: _correlation(
+            _ranks(answers, weights), _ranks(truth, weights), weights
+        ),
     ),
     Metric(
         "mae", message("Mean error"), message("mean absolute error"),
         plain=message("off by {value:.2f} on average"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=mean_absolute_error,
+        of_examples=partial(_mean_error, 1),
         library="sklearn.metrics.mean_absolute_error",
     ),
     Metric(
         "rmse", "RMSE", message("root mean squared error"),
         greater_is_better=False, range=(0.0, _INFINITE), kind="score",
-        of_examples=root_mean_squared_error,
+        of_examples=lambda *answers: np.sqrt(_mean_error(2, *answers)),
         library="sklearn.metrics.root_mean_squared_error",
     ),
 )  # fmt: skip
@@ -320,7 +296,8 @@ OF_LABELS = (  # measured wherever a row may have several labels
     ),
     Metric(
         "macro_f1", message("Macro F1"), message("macro F1"), kind="labels",
-        of_examples=macro_f1, library="sklearn.metrics.f1_score", average="macro",
+        of_examples=lambda *answers: mean_f1(*_sums(*answers)),
+        library="sklearn.metrics.f1_score", average="macro",
     ),
     Metric(
         "subset_accuracy", message("Subset accuracy"), message("subset accuracy"), kind="labels",

@@ -4,8 +4,6 @@ scikit-learn is imported when it is first needed, because that takes a second. A
 positive if its score is at least the threshold.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

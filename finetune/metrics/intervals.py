@@ -9,13 +9,11 @@ Examples that share a sentence count as the number of independent ones that they
 (`SharedRows.worth`): so many are drawn in each resample.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,13 +38,13 @@ class Interval:
     high: float
     resamples: int = 0  # bootstrap samples behind it; 0 if it comes from a formula
 
-    def __neg__(self) -> Interval:
-        return Interval(-self.value, -self.high, -self.low, self.resamples)
+    def __neg__(self) -> Self:
+        return replace(self, value=-self.value, low=-self.high, high=-self.low)
 
-    def within(self, least: float, most: float) -> Interval:
+    def within(self, least: float, most: float) -> Self:
         """Return it cut at the ends of a scale."""
         value, low, high = (min(max(x, least), most) for x in (self.value, self.low, self.high))
-        return Interval(value, low, high, self.resamples)
+        return replace(self, value=value, low=low, high=high)
 
 
 class _Cells(NamedTuple):
@@ -58,7 +56,7 @@ class _Cells(NamedTuple):
     of_row: Indices  # the cell of each example
 
     @classmethod
-    def of(cls, truth: NDArray[Any], answers: Sequence[NDArray[Any]], classes: bool) -> _Cells:
+    def of(cls, truth: NDArray[Any], answers: Sequence[NDArray[Any]], classes: bool) -> Self:
         """Gather examples, if the answers are classes; otherwise each has a cell of its own."""
         if not classes:
             rows = np.arange(len(truth))
@@ -285,10 +283,8 @@ def sign_test(apart: NDArray[Any], shared: SharedRows | None = None) -> float:
     are right or wrong, that of McNemar's test.
 
     Of examples that share a sentence, so many count as they are worth (Eliasziw and Donner 1991,
-    Statistics in Medicine 10(12), 1981-1991).
-
-    Args:
-        apart: such as the errors of two models' answers, one minus the other; shape (examples,).
+    Statistics in Medicine 10(12), 1981-1991). `apart`: such as the errors of two models' answers,
+    one minus the other; shape (examples,).
 
     Source: Dietterich 1998, https://doi.org/10.1162/089976698300017197.
     """

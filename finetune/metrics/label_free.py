@@ -7,8 +7,6 @@ does not grow with the rows. `parts` are what the rows of the reference and thos
 worth, as parts of their numbers, if some share a sentence (`SharedRows.worth`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -223,14 +221,11 @@ def share_intervals(
     as would be equally sure without a model, as for surveys (Korn and Graubard).
 
     Args:
-        known: 0 or 1 for each labelled row and each share, shape (labelled, shares). The rows are a
-            random sample of all.
+        known: 0 or 1 for each labelled row and each share, shape (labelled, shares). The rows, 3 or
+            more, are a random sample of all.
         predicted: what the model expects of these, of any scale; the same shape.
         mean, variance: of what it expects of all rows, shape (shares,).
         rows: the number of all rows, or how many they are worth.
-
-    Raises:
-        ValueError: for fewer than 3 labelled rows.
 
     Sources: Angelopoulos et al. 2023, Prediction-powered inference,
     https://arxiv.org/abs/2301.09633; Angelopoulos, Duchi and Zrnic 2023, PPI++,
@@ -239,8 +234,6 @@ def share_intervals(
     from scipy.special import betaincinv, stdtrit
 
     n = len(known)
-    if n < 3:
-        raise ValueError(f"{n} labelled rows are too few")
     y, f = np.asarray(known, np.float64), np.asarray(predicted, np.float64)
     common = ((y - y.mean(axis=0)) * (f - f.mean(axis=0))).mean(axis=0)
     rare = np.minimum(y.sum(axis=0), (1 - y).sum(axis=0)) < LEAST_ROWS

@@ -6,8 +6,6 @@ are code, and run as such. Only workers import `evaluate`, because it imports `d
 Source: https://huggingface.co/docs/evaluate
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

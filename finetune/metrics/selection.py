@@ -5,8 +5,6 @@ same examples. Cross-fitting scores what is fitted to some examples on the other
 numbers out: models are rows of predictions or of losses, whatever made them.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +25,6 @@ _FEWEST = 100  # resamples, however many predictions there are
 _BUDGET = 300_000_000  # predictions x resamples
 _AT_ONCE = 4_000_000  # examples x resamples, 32 MB
 FOLDS = 10
-MICRO_F1 = OF_LABELS[0]
 WORTHWHILE = 0.01  # of F1, for another threshold to be recommended
 
 
@@ -37,7 +34,6 @@ class Statistic:
 
     # Weights of shape (examples, samples) -> scores of shape (models, samples), more being better.
     of: Callable[[NDArray[Any]], Floats]
-    models: int
     examples: int
     work: int  # numbers that are read for one sample
 
@@ -58,10 +54,9 @@ def statistics(
         each = [metric.measure(own, truth, weights, positive) for own in answers]
         return np.stack(each) if metric.greater_is_better else -np.stack(each)
 
-    size = len(answers), len(truth)
     return {
         metric.name: Statistic(
-            partial(scores, metric), *size, (8 if metric.of_examples else 2) * answers.size
+            partial(scores, metric), len(truth), (8 if metric.of_examples else 2) * answers.size
         )
         for metric in metrics
         if metric.of_answers
@@ -70,9 +65,8 @@ def statistics(
 
 def loss(losses: Floats) -> Statistic:
     """The mean loss, negated so that more is better; `losses` of shape (models, examples)."""
-    models, examples = losses.shape
     return Statistic(
-        lambda weights: -ratio(losses @ weights, weights.sum(axis=0)), models, examples, losses.size
+        lambda weights: -ratio(losses @ weights, weights.sum(axis=0)), losses.shape[1], losses.size
     )
 
 
@@ -88,12 +82,10 @@ def picking_bias(
     Source: Tsamardinos, Greasidou and Borboudakis 2018, Bootstrapping the out-of-sample
     predictions for efficient and accurate cross-validation (BBC-CV),
     https://doi.org/10.1007/s10994-018-5714-4. The difference from the model kept has the same
-    expectation as their estimate, and is exactly 0 if all samples pick it.
-
-    Args:
-        worth: how many independent examples these are worth; all by default.
+    expectation as their estimate, and is exactly 0 if all samples pick it. `worth`: how many
+    independent examples these are worth; all by default.
     """
-    if picked_by.models < 2 or picked_by.examples < 2:
+    if picked_by.examples < 2:
         return dict.fromkeys(reported, 0.0)
     added: dict[str, list[Floats]] = {name: [] for name in reported}
     for weights in resampled_weights(worth, picked_by, *reported.values()):
@@ -196,15 +188,8 @@ class CrossFittedThresholds:
 def assign_folds(strata: Indices | Truths, folds: int, groups: Indices | None = None) -> Indices:
     """Put examples into folds of about equal size, each with its share of each stratum.
 
-    The strata fix the random order: the same examples get the same folds on every machine.
-
-    Args:
-        strata: shape (examples,).
-        folds: how many.
-        groups: examples of a group share a fold; shape (examples,). By default each is its own.
-
-    Returns:
-        The fold of each example, from 0; shape (examples,).
+    The strata fix the random order: the same examples get the same folds on every machine. Examples
+    of a group share a fold; by default each is its own. Returns the fold of each example, from 0.
     """
     strata = np.asarray(strata, np.int64)
     groups = np.arange(len(strata)) if groups is None else groups
@@ -219,7 +204,8 @@ def assign_folds(strata: Indices | Truths, folds: int, groups: Indices | None = 
 def cross_fit_thresholds(
     scores: Probabilities, truth: Truths, shared: SharedRows | None = None
 ) -> CrossFittedThresholds | None:
-    """Fit the threshold of the best F1 for each label, and estimate their F1 on new examples.
+    """Fit the threshold of the best F1 for each label, and estimate their F1 on new examples. None
+    if no label has ten examples, or groups, with it and ten without it.
 
     The best F1 on the examples that a threshold was fitted to is too good. Here each tenth of the
     examples is answered at the thresholds fitted to the other nine (Stone 1974,
@@ -230,9 +216,6 @@ def cross_fit_thresholds(
             one, shape (examples, 1).
         truth: which labels the examples have, of the same shape.
         shared: which examples share a sentence; linked ones are never on both sides of a fold.
-
-    Returns:
-        None if no label has ten examples, or groups, with it and ten without it.
     """
     exact: Floats = np.asarray(scores, np.float64)
     groups = np.arange(len(exact)) if shared is None else shared.fold_groups(FOLDS)
@@ -260,7 +243,7 @@ def cross_fit_thresholds(
     fitted, half, true = (
         (each[:, 0] if one else each).astype(np.int64) for each in (answers, plain, truth)
     )
-    metric, positive = (F1, 1) if one else (MICRO_F1, None)
+    metric, positive = (F1, 1) if one else (OF_LABELS[0], None)
     return CrossFittedThresholds(
         tuple(fit(np.ones(len(exact), bool)).tolist()),
         *intervals.score_intervals(fitted, true, [metric], positive, shared).values(),

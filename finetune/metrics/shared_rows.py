@@ -7,10 +7,7 @@ Their ratio is the design effect (Kish 1965, Survey Sampling). The rows are wort
 divided by it.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,31 +19,26 @@ _ALL = 0.9999  # a share of the rows that counts as all of them
 _SAID = 1.2**2  # times as many rows as they are worth, from which on that is said
 
 
-@dataclass(frozen=True, eq=False)
 class _Level:
-    """Which rows count as related. Rows of no group are related to none but themselves."""
+    """Which rows count as related. Rows of no group are related to none but themselves.
 
-    groups: Any  # 0 and 1, a sparse array of shape (groups, rows)
-    twice: Any  # the same of rows that are together in two groups: equal pairs
-    related: float  # mean number of rows related to a row, itself included
-    degrees: float  # of freedom of the variance
-    unbiased: float  # by which the sum of products is divided for it
+    Args:
+        groups: 0 and 1, a sparse array of shape (groups, rows).
+        twice: the same of rows that are together in two groups: equal pairs.
+    """
 
-    @classmethod
-    def of(cls, groups: Any, twice: Any) -> _Level:
-        """Compute what depends on the relations alone.
-
-        The degrees of freedom are Satterthwaite's for independent rows: with M the centring
-        matrix and A the matrix of related rows, the square of tr(MA) over tr(MAMA). For G groups
-        of equal size they are G - 1.
-        """
+    def __init__(self, groups: Any, twice: Any) -> None:
+        self._groups, self._twice = groups, twice
         once = np.ones(groups.shape[1])
         of_row = groups.T @ (groups @ once) - twice.T @ (twice @ once)
         rows, everything = len(once), float(of_row.sum())
-        left = rows - everything / rows
-        spread = everything - 2 * float(of_row @ of_row) / rows + (everything / rows) ** 2
-        degrees = left * left / spread if spread > 1e-9 * rows else 0.0
-        return cls(groups, twice, everything / rows, degrees, left)
+        self.related = everything / rows  # mean number of rows related to a row, itself included
+        self._unbiased = rows - self.related  # by which the sum of products is divided
+        # The variance's degrees of freedom are Satterthwaite's for independent rows: with M the
+        # centring matrix and A the matrix of related rows, the square of tr(MA) over tr(MAMA). For
+        # G groups of equal size they are G - 1.
+        spread = everything - 2 * float(of_row @ of_row) / rows + self.related**2
+        self.degrees = self._unbiased**2 / spread if spread > 1e-9 * rows else 0.0
 
     def design_effect(self, values: Floats) -> float:
         """Estimate the design effect of the mean of some centred values, shape (rows, values)."""
@@ -54,8 +46,8 @@ class _Level:
         total, rows = float(squares.sum()), len(values)
         if total < 1e-12:
             return self.related
-        products = float(((self.groups @ values) ** 2).sum() - ((self.twice @ values) ** 2).sum())
-        ratio = products / self.unbiased * (rows - 1) / total
+        products = float(((self._groups @ values) ** 2).sum() - ((self._twice @ values) ** 2).sum())
+        ratio = products / self._unbiased * (rows - 1) / total
         # So many rows of the same weight would vary as much: of rare errors, their number.
         events = total**2 / float((squares.sum(axis=1) ** 2).sum())
         pairs = events * (self.related - 1)
@@ -103,17 +95,14 @@ class SharedRows:
     def __len__(self) -> int:
         return len(self.first)
 
-    def of(self, rows: NDArray[Any]) -> SharedRows:
+    def of(self, rows: NDArray[Any]) -> Self:
         """Return some of the rows, from a mask or indices."""
-        return SharedRows(self.first[rows], self.second[rows])
+        return type(self)(self.first[rows], self.second[rows])
 
     def worth(self, values: NDArray[Any]) -> float:
-        """Return how many independent rows tell as much about the mean of some values as these do.
-
-        Args:
-            values: what each row adds, such as 1 for a right answer and 0 for a wrong one; shape
-                (rows,), or (rows, values) for several means that vary together.
-        """
+        """Return how many independent rows tell as much about the mean of some values as these do:
+        what each adds, such as 1 for a right answer and 0 for a wrong one; shape (rows,), or (rows,
+        values) for several means that vary together."""
         from scipy.special import stdtrit  # loads in half of the time of scipy.stats
 
         rows, columns = len(self), np.asarray(values, np.float64)
@@ -144,10 +133,10 @@ class SharedRows:
         both = self.first != self.second
         ends = np.concatenate([self.first, self.second[both]])
         sentences = _groups(ends, np.concatenate([rows, rows[both]]), len(rows))
-        related = [_Level.of(sentences, _groups(self._pairs()[both], rows[both], len(rows)))]
+        related = [_Level(sentences, _groups(self._pairs()[both], rows[both], len(rows)))]
         if 2 * np.bincount(self.linked).max() <= len(rows):
             nothing = _groups(rows[:0], rows[:0], len(rows))
-            related.append(_Level.of(_groups(self.linked, rows, len(rows)), nothing))
+            related.append(_Level(_groups(self.linked, rows, len(rows)), nothing))
         return [level for level in related if level.related > 1 + 1e-9]
 
 
@@ -175,11 +164,9 @@ def linked_rows(first: Indices, second: Indices) -> NDArray[np.int64]:
 
     if not len(first):
         return np.zeros(0, np.int64)
-    nodes = np.unique(np.concatenate([first, second]), return_inverse=True)[1]
-    ends = nodes[: len(first)], nodes[len(first) :]
-    graph = coo_array((np.ones(len(first), np.int8), ends), shape=(nodes.max() + 1,) * 2)
-    groups: NDArray[np.int64] = connected_components(graph, directed=False)[1][ends[0]]
-    return groups
+    ends = np.unique(np.stack([first, second]), return_inverse=True)[1].reshape(2, -1)
+    graph = coo_array((np.ones(len(first), np.int8), tuple(ends)), shape=(ends.max() + 1,) * 2)
+    return np.asarray(connected_components(graph, directed=False)[1][ends[0]])
 
 
 def _groups(group: NDArray[Any], row: Indices, rows: int) -> Any:

@@ -16,7 +16,6 @@ from finetune.environment import devices
 from finetune.errors import ConfigError, first_line
 from finetune.messages import message as _
 from finetune.runs import events
-from finetune.runs.events import Event
 
 if TYPE_CHECKING:
     import torch
@@ -138,7 +137,7 @@ class Tracker:
             )
             raise ConfigError({"report_to": problem}) from error
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Log the event's numbers under the names that `Trainer` uses."""
         if not self._tracking or not isinstance(event, events.Evaluated | events.Stepped):
             return

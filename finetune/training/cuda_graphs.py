@@ -134,7 +134,6 @@ class Recorded:
                 self._given_up(reason)
 
     def _graph(self, recorder: Recorder, batch: Batch, constants: tuple[Any, ...]) -> _Graph:
-        """Return the graph of a batch's shape."""
         shapes = tuple((name, tensor.shape, tensor.dtype) for name, tensor in batch.items())
         key = (shapes, constants)
         if key not in self._graphs:

@@ -148,7 +148,6 @@ def padding_multiple(config: RunConfig, precision: str, longest: int) -> int | N
 def tokenize(split: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Dataset:
     """Return token ids cut to `max_length`, unpadded, and `labels`, in place of sentences."""
     texts = [name for name in ("sentence1", "sentence2") if name in split.column_names]
-
     longest = checkpoints.characters_read(max_length)
 
     def encode(rows: dict[str, list[Any]]) -> Any:

@@ -65,7 +65,8 @@ def fit(
     """Evaluate, then train, and evaluate as `eval_steps` says. Yields events.
 
     Ends with `Finished`, or with `Stopped` if `hooks.should_stop` returned True. A stop keeps the
-    best evaluated model, or the present one if none was evaluated yet.
+    best evaluated model, or the present one if none was evaluated yet. TrainingError names the step
+    at which the loss is not a finite number.
 
     Args:
         model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
@@ -74,9 +75,6 @@ def fit(
         resume: a checkpoint of a run of the same configuration. The run continues exactly as if
             it had never ended.
         interval: steps between evaluations if decided before; 0 decides them.
-
-    Raises:
-        TrainingError: if the loss is not a finite number; names the step.
     """
     loop = _Loop(config, accelerator, model, batches, task, metric, hooks or Hooks(), interval)
     progress = loop.progress

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,14 +42,6 @@ _INITIAL = 0.02  # standard deviation of new weights if a configuration names no
 _SLOPE = 0.153
 
 
-class LoadedClassifier(NamedTuple):
-    """Tokenizer, model and head at the start of training."""
-
-    tokenizer: PreTrainedTokenizerBase
-    model: PreTrainedModel
-    head: Head
-
-
 def load_classifier(
     checkpoint: str,
     target: Target,
@@ -57,20 +49,19 @@ def load_classifier(
     dropout: float = -1.0,
     attn_implementation: str = "auto",
     on_progress: Callable[[int, int], None] | None = None,
-) -> LoadedClassifier:
-    """Load a tokenizer, and a model in fp32 with the outputs that a target needs.
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, Head]:
+    """Load a tokenizer, and a model in fp32 with the outputs that a target needs; and how its
+    output layer was made.
 
     The model's output layer is new unless the checkpoint's own fits the target (`plan_head`).
+    ConfigError if the checkpoint reads fewer than `max_length` tokens; ModelError if it cannot be
+    fetched or used.
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         max_length: the longest input in tokens.
         dropout: replaces every dropout of the checkpoint; -1 keeps them.
         on_progress: as in `checkpoint_files.fetch`.
-
-    Raises:
-        ConfigError: if the checkpoint reads fewer than `max_length` tokens.
-        ModelError: if the checkpoint cannot be fetched or used.
     """
     options = {} if attn_implementation == "auto" else {"attn_implementation": attn_implementation}
     folder = checkpoint_files.fetch(checkpoint, on_progress=on_progress)
@@ -109,7 +100,7 @@ def load_classifier(
     head = fit_head(model, plan, target, new)
     answer_in_fp32(model)
     model.config.update(outputs)
-    return LoadedClassifier(tokenizer, model, head)
+    return tokenizer, model, head
 
 
 def _check_weights(checkpoint: str, model: PreTrainedModel, loading: dict[str, Any]) -> None:

@@ -118,11 +118,8 @@ def eval_every(
 
     If `eval_steps` leaves it open there are ten evaluations, or fewer if the validation split is
     large compared with the training pairs. No clock decides, so the same run keeps its best of
-    the same models on any machine. There are ten if the scores decide on the rate or the end.
-
-    Args:
-        per_epoch, total: as `count_steps` returns them.
-        validation_pairs: 0 if unknown.
+    the same models on any machine. There are ten if the scores decide on the rate or the end, or if
+    `validation_pairs` is 0: unknown. `per_epoch`, `total`: as `count_steps` returns them.
     """
     if config.eval_steps >= 0:
         return config.eval_steps or per_epoch

@@ -20,7 +20,7 @@ from finetune.evaluation import (
     saved_predictions,
     test_set,
 )
-from finetune.evaluation.file_shift import Aggregates, Labelled, Reference
+from finetune.evaluation.file_shift import Aggregates, Reference
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate, train
 from finetune.metrics import label_free
@@ -79,7 +79,8 @@ def test_corrected_labels_become_pairs_to_train_on(store, run):
     table = saved_predictions.read_examples(run)
     before = [names[label] for label in table.column("label").to_pylist()]
     other = names[1 - names.index(before[3])]
-    assert corrections.correct_label(run, 3, other, names) == {3: other}
+    corrections.correct_label(run, 3, other, names)
+    assert corrections.read_corrections(run) == {3: other}
     for row, label in ((80, other), (3, "maybe")):
         with pytest.raises(DataError, match="no such example or class"):
             corrections.correct_label(run, row, label, names)
@@ -93,7 +94,8 @@ def test_corrected_labels_become_pairs_to_train_on(store, run):
     assert after == [*before[:3], other, *before[4:]]
     original = splits.load_pairs(run.config(), store.root).splits["train"]
     assert pairs.splits["train"]["sentence2"][:] == original["sentence2"][:]
-    assert corrections.correct_label(run, 3, before[3], names) == {}  # taken back
+    corrections.correct_label(run, 3, before[3], names)  # taken back
+    assert corrections.read_corrections(run) == {}
     with pytest.raises(DataError, match="No label was corrected"):
         corrections.corrections_upload(store, run)
 
@@ -248,8 +250,9 @@ def test_a_file_with_less_confidence_asks_for_training_and_labels_overrule():
     assert {one.of for one in judged.changes if one.changed} == {"confidence"}
     assert "the confidence, and fewer answers" in file_shift.sentence(judged)
     bins = draw.permutation(np.repeat(np.arange(BINS), file.confidence)).tolist()[:100]
-    good = Labelled(["yes"] * 100, ["yes"] * 97 + ["no"] * 3, bins)
-    overruled = file_shift.judge(reference, file, good)
+    given = ["yes"] * 100
+    good, bad = (["yes"] * right + ["no"] * (100 - right) for right in (97, 40))
+    overruled = file_shift.with_labels(judged, reference, file, given, good, bins)
     assert (overruled.verdict, overruled.labelled) == ("changed", 100)
-    bad = Labelled(["yes"] * 100, ["yes"] * 40 + ["no"] * 60, bins)
-    assert file_shift.judge(reference, file, bad).verdict == "train anew"
+    overruled = file_shift.with_labels(judged, reference, file, given, bad, bins)
+    assert overruled.verdict == "train anew"

@@ -223,7 +223,9 @@ def test_similarities_are_those_of_the_formula():
 
     folder = checkpoints.bundled_folder()
     first, second = ["the cat sat .", "a dog"], ["a cat was sitting on the mat .", "the bird flies"]
-    cosine = baselines.cosine_similarity(folder, first, second, 32, False, print)
+    encoder, reader, first_token = baselines.load_encoder(folder)
+    encoded = baselines.encode(encoder, reader, [first + second], 32, False, first_token)
+    cosine = baselines.cosine(*np.split(encoded, 2))
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
     with torch.inference_mode():
         vectors = [

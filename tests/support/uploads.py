@@ -63,7 +63,7 @@ def judged(
     **values,
 ):  # fmt: skip
     request = file_request.check_columns(
-        PredictionRequest(run.id, path.name, "", **values), path, columns
+        PredictionRequest(run.id, path.name, "", **values), path, columns, run.config()
     )
     report, whole = predicting.predict_file(run, request, path, out, review=review)
     assert whole

@@ -270,7 +270,8 @@ def test_a_file_with_a_column_for_each_label_is_measured_as_one_with_lists(train
     rows = [("text", *LISTED), *marks, (given[0][0], "likes", 0, 1)]
     file = write_csv(tmp_path / "columns.csv", [tuple(map(str, row)) for row in rows])
     columns = ColumnNames("text", "", names)
-    asked = file_request.check_columns(PredictionRequest(run.id, file.name, ""), file, columns)
+    request = PredictionRequest(run.id, file.name, "")
+    asked = file_request.check_columns(request, file, columns, run.config())
     assert (asked.sentence1, asked.label) == ("text", names)
     by_columns, _whole = files.predict_file(run, asked, file, tmp_path / "out.csv")
     file = write_csv(tmp_path / "lists.csv", [("sentence1", "label"), *given])

@@ -183,10 +183,10 @@ def classifier(request, tmp_path):
 
 
 def logits(folder, labels):
-    loaded = model.load_classifier(str(folder), Target(tuple(labels)), 32)
+    """The answer of the loaded model, the model and its head."""
+    tokenizer, loaded, head = model.load_classifier(str(folder), Target(tuple(labels)), 32)
     with torch.no_grad():
-        inputs = loaded.tokenizer(*PAIR, return_tensors="pt")
-        return loaded.model.eval()(**inputs).logits[0], loaded
+        return loaded.eval()(**tokenizer(*PAIR, return_tensors="pt")).logits[0], loaded, head
 
 
 def own_logits(folder):
@@ -210,28 +210,26 @@ def own_logits(folder):
 )  # fmt: skip
 def test_answers_keep_their_meaning_where_the_names_agree(classifier, labels, kept):
     expected = dict(zip(NAMES, own_logits(classifier).tolist(), strict=True))
-    answer, loaded = logits(classifier, labels)
+    answer, loaded, head = logits(classifier, labels)
     wanted = [expected[label.upper()] for label in labels]
     assert answer.tolist() == pytest.approx(wanted, abs=1e-5)
-    assert loaded.model.config.id2label == dict(enumerate(labels))
-    assert kept in loaded.head.text
+    assert loaded.config.id2label == dict(enumerate(labels))
+    assert kept in head.text
 
 
 def test_other_classes_get_a_new_output_layer(classifier):
     """Of as many classes: the library would keep the layer under the new names."""
-    _, loaded = logits(classifier, ["bad", "fair", "good"])
+    _, loaded, head = logits(classifier, ["bad", "fair", "good"])
     own = AutoModelForSequenceClassification.from_pretrained(classifier)
-    before = own.get_submodule(loaded.head.layer).weight
-    after = loaded.model.get_submodule(loaded.head.layer).weight
+    before = own.get_submodule(head.layer).weight
+    after = loaded.get_submodule(head.layer).weight
     assert not torch.allclose(before, after)
     assert after.detach().std().item() == pytest.approx(0.02, rel=0.5)
-    assert "other classes (ENTAILMENT, NEUTRAL, CONTRADICTION)" in loaded.head.text
+    assert "other classes (ENTAILMENT, NEUTRAL, CONTRADICTION)" in head.text
     # What lies before the output layer is the checkpoint's.
     name = next(iter(dict(own.base_model.named_parameters())))
-    assert torch.equal(
-        own.base_model.get_parameter(name), loaded.model.base_model.get_parameter(name)
-    )
-    assert logits(classifier, ["entailment", "unrelated"])[1].model.config.num_labels == 2
+    assert torch.equal(own.base_model.get_parameter(name), loaded.base_model.get_parameter(name))
+    assert logits(classifier, ["entailment", "unrelated"])[1].config.num_labels == 2
 
 
 @pytest.fixture(params=FEW)
@@ -281,7 +279,7 @@ def test_what_does_not_agree_with_the_classes_keeps_no_row(tmp_path):
         folder = write(tmp_path / f"named {number}", "Bert", id2label=dict(enumerate(names)))
         wrong.append((folder, Target(("a b", "no"))))
     for folder, target in wrong:
-        assert not model.load_classifier(str(folder), target, 32).head.rows
+        assert not model.load_classifier(str(folder), target, 32)[2].rows
 
 
 def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint, tmp_path):
@@ -302,11 +300,11 @@ def test_most_of_an_encoder_that_is_missing_is_said(toy_checkpoint, tmp_path):
 def test_answers_are_not_rounded_to_half_precision(family, tmp_path):
     folder = write(tmp_path / family, family)
     target = Target((), task=REGRESSION, low=0.0, high=5.0)
-    loaded = model.load_classifier(str(folder), target, 32)
+    tokenizer, loaded, _ = model.load_classifier(str(folder), target, 32)
     words = PAIR[0].split()
     texts = [" ".join(words[: n + 1]) for n in range(len(words))]
-    inputs = loaded.tokenizer(texts, padding=True, return_tensors="pt")
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        answers = loaded.model.eval()(**inputs).logits
+        answers = loaded.eval()(**inputs).logits
     assert answers.dtype == torch.float32
     assert not torch.equal(answers, answers.bfloat16().float())

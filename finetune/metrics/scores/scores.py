@@ -7,8 +7,6 @@ of classes (by default one more than the largest index, and at least 2). A metri
 probabilities takes them as `prediction_scores`. Metrics of several labels take 0 or 1 for each.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import datasets
