@@ -208,9 +208,7 @@ class Record(dict[str, Any]):
 
 def _has_objects(cell: Any) -> bool:
     """True for an object, and for a list with one."""
-    return isinstance(cell, dict) or (
-        isinstance(cell, list) and any(isinstance(one, dict) for one in cell)
-    )
+    return any(isinstance(one, dict) for one in (cell if isinstance(cell, list) else [cell]))
 
 
 def _cells(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -22,6 +22,7 @@ from finetune.data.table import OnBadRow, ReadOptions, Rows, Table, to_plain_val
 from finetune.errors import DataError, FinetuneError, some
 from finetune.findings import in_split
 from finetune.messages import message as _
+from finetune.runs.summary import ColumnNames
 from finetune.tasks.cells import Columns
 
 T = TypeVar("T")
@@ -55,19 +56,18 @@ class Source:
     def rows(
         self,
         split: str,
-        sentences: Sequence[str],
-        label: str,
+        columns: ColumnNames,
         on_bad_row: OnBadRow,
-        status: str = "",
         on_left_out: OnBadRow = lambda line, reason: None,
     ) -> CellRows:
         """Yield the cells of some columns of a split. The last cell is the label: `Columns` if it
         stands for several, of which there are none if the split has no labels. Rows that did not
-        pass review, as the column `status` says, are left out.
+        pass review, as the status column says, are left out.
 
         Raises:
             DataError: as below, or if a needed column is missing.
         """
+        sentences, label, status = [*filter(None, columns.sentences)], columns.label, columns.status
         parts = parts_of(label, self.columns) or [label]
         own = self._tables[split].columns
         for column in [*sentences, *(parts if label and split != "test" else ())]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -43,13 +43,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, config: RunConfig) -> ReadOptions:
-        """The options of a configuration."""
         return cls(**{name: getattr(config, name) for name in READING_FIELDS})
-
-    @classmethod
-    def checked(cls, values: Mapping[str, Any]) -> ReadOptions:
-        """The options with these values by field; ConfigError if one is invalid."""
-        return cls.of(RunConfig(**values))
 
 
 MAX_LINES = 20  # shown of a remark

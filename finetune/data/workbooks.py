@@ -43,16 +43,9 @@ class WorkbookTable(Table):
 
     def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
         super().__init__(path, name)
-        read = "finetune.data.workbooks:read_layout"
-        layout = child_process.call(
-            read,
-            str(path),
-            name,
-            options.sheet,
-            options.header,
-            about=name,
-            confinement=Confinement((str(path),)),
-        )
+        read, confined = "finetune.data.workbooks:read_layout", Confinement((str(path),))
+        asked = str(path), name, options.sheet, options.header
+        layout = child_process.call(read, *asked, about=name, confinement=confined)
         sizes: dict[str, int] = layout["sizes"]
         self.sheets, self._sheet = list(sizes), layout["sheet"]
         header, first = Header(*layout["header"]), layout["first"]
