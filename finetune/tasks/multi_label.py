@@ -117,34 +117,11 @@ class MultiLabel(ReadsLists):
         given, true = answers.values > 0, truth > 0
         missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
         whole = true.astype(np.float64)
-        support = true.sum(axis=0)
-        labels = []
-        counts = np.array([(given & true).sum(axis=0), given.sum(axis=0), support])
-        for label, (hits, called, meant) in enumerate(counts.T.tolist()):
-            part = rows_worth(given[:, label] != true[:, label], shared) / len(true)
-
-            def share_of(all_of_them: int, hits: int = hits, part: float = part) -> Interval:
-                return intervals.wilson_interval(hits * part, all_of_them * part)
-
-            # F1 is 2 J / (1 + J), where J is the share of hits among what is of it or given it.
-            share = share_of(called + meant - hits)
-            value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
-            labels.append(
-                LabelScores(
-                    precision=share_of(called),
-                    recall=share_of(meant),
-                    f1=Interval(value, low, high),
-                    support=meant,
-                    given=called,
-                    missed=meant - hits,
-                    wrong=called - hits,
-                )
-            )
         return LabelDetails(
-            labels=labels,
+            labels=[_scores(*of_label, shared) for of_label in zip(given.T, true.T, strict=True)],
             together=(whole.T @ whole).astype(np.int64),
             confused=(missed.T @ wrong).astype(np.int64),
-            rare=np.flatnonzero(support < _RARE).tolist(),
+            rare=np.flatnonzero(true.sum(axis=0) < _RARE).tolist(),
             mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
             thresholds=selection.cross_fit_thresholds(shares, true, shared),
             errors=int((given != true).any(axis=1).sum()),
@@ -172,6 +149,22 @@ class LabelScores:
     given: int  # examples that it was given to
     missed: int  # examples that have it and were not given it
     wrong: int  # examples that were given it and do not have it
+
+
+def _scores(
+    given: NDArray[np.bool_], true: NDArray[np.bool_], shared: SharedRows | None
+) -> LabelScores:
+    """The scores of one label; shapes (rows,)."""
+    hits, called, meant = (int(rows.sum()) for rows in (given & true, given, true))
+    part = rows_worth(given != true, shared) / len(true)
+    # F1 is 2 J / (1 + J), where J is the share of hits among what is of it or given it.
+    precision, recall, share = (
+        intervals.wilson_interval(hits * part, rows * part)
+        for rows in (called, meant, called + meant - hits)
+    )
+    value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
+    f1 = Interval(value, low, high)
+    return LabelScores(precision, recall, f1, meant, called, meant - hits, called - hits)
 
 
 @dataclass(frozen=True)

@@ -242,10 +242,11 @@ def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
     names = labels.reading.names
     if labels.named or not may_be_scores(names, labels.column):
         return
+    ordered = sorted(names, key=lambda name: to_number(name) or 0.0)
     title = _(
         "Are the numbers {low} to {high} of the column {column!r} classes or a score?",
-        low=min(names, key=_as_number),
-        high=max(names, key=_as_number),
+        low=ordered[0],
+        high=ordered[-1],
         column=labels.column,
     )
     if labels.config.task == SINGLE_LABEL:
@@ -261,10 +262,6 @@ def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
         Remedy("task", SINGLE_LABEL, _("Classes")),
     ]
     yield Finding("score", "warns", title, action, remedies=remedies)
-
-
-def _as_number(name: str) -> float:
-    return cells.to_number(name) or 0.0
 
 
 def notation(labels: LabelledRows) -> Iterator[Finding]:

@@ -94,21 +94,15 @@ class SingleLabel(ReadsClasses):
         cut = scores.cut_of(target.names)
         if cut is None and not any(re.fullmatch(r"-?\d+", name) for name in target.names):
             index_of |= {str(index): index for index in range(target.size)}
-        texts = [label_text(read_value(cell)) for cell in cells]
-        names = [classes.changed(text, changes) for text in texts]
-        found = [
-            index_of.get(name, index_of.get(classes.class_key(name), -1))
-            if name or not text
-            else -1
-            for text, name in zip(texts, names, strict=True)
-        ]
-        if cut is not None:
-            numbers = [to_number(text, target.decimal) for text in texts]
-            found = [
-                index if number is None else int(np.float32(number) >= np.float32(cut))
-                for index, number in zip(found, numbers, strict=True)
-            ]
-        targets = np.array(found, np.int64)
+
+        def index(text: str) -> int:
+            if cut is not None and (number := to_number(text, target.decimal)) is not None:
+                return int(np.float32(number) >= np.float32(cut))
+            name = classes.changed(text, changes)
+            found = index_of.get(name, index_of.get(classes.class_key(name), -1))
+            return found if name or not text else -1
+
+        targets = np.array([index(label_text(read_value(cell))) for cell in cells], np.int64)
         return targets, targets >= 0
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
