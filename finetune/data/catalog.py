@@ -1,7 +1,5 @@
 """The datasets that the app offers, and rules for the names of datasets and checkpoints."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

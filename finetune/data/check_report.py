@@ -1,7 +1,5 @@
 """The findings of a data check, as dataclasses that a page can show and JSON can hold."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

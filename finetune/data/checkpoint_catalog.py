@@ -8,8 +8,6 @@ their repositories hold pickles; models of others that were trained from them ar
 Source of the facts: the model cards, https://huggingface.co/NAME.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

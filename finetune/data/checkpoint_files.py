@@ -6,8 +6,6 @@ fetched by known names, JSON files are read here first, and libraries get a temp
 holds only checked files. `CheckedFiles.load` is the only call of `from_pretrained`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -116,43 +114,6 @@ def _snapshot(repo: str, names: list[str], revision: str | None = None) -> Path:
     return Path(hub_errors.retried(fetched))
 
 
-@contextlib.contextmanager
-def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
-    """Yield the checked files of a checkpoint, in a temporary folder.
-
-    Args:
-        folder: the folder of its files.
-        checkpoint: its name, for errors and for saved models; the folder by default.
-
-    Raises:
-        ModelError: if a file is damaged, links to a place outside the folder, or names another
-            file, another model or code. Also if transformers cannot load the files in the `with`
-            block.
-    """
-    name = checkpoint or str(folder)
-    with explaining(name), tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
-        contents = _read_json_files(folder, name)
-        # transformers guesses the kind of a model from its name if its files do not say it.
-        checked = Path(temporary) / (re.sub(r"[^\w.-]", "_", Path(name).name) or "model")
-        checked.mkdir()
-        for file, content in contents.items():
-            if "/" not in file:
-                (checked / file).write_text(json.dumps(content), encoding="utf-8")
-        for file in [*_VOCABULARIES, *_shards(contents)]:
-            if (path := _inside(folder, file, name)) is not None:
-                if file in _VOCABULARIES and path.stat().st_size > _LARGEST_VOCABULARY:
-                    raise ModelError(
-                        "{file} of the checkpoint {name} has more than {n} MiB, which no tokenizer "
-                        "has.",
-                        "Choose another checkpoint.",
-                        file=file,
-                        name=name,
-                        n=_LARGEST_VOCABULARY // 2**20,
-                    )
-                (checked / file).symlink_to(path)
-        yield CheckedFiles(checked, name, contents)
-
-
 @dataclass(frozen=True)
 class CheckedFiles:
     """A folder that holds only checked files, and the contents of its JSON files."""
@@ -206,6 +167,43 @@ class CheckedFiles:
             yield
         finally:
             hook.remove()
+
+
+@contextlib.contextmanager
+def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
+    """Yield the checked files of a checkpoint, in a temporary folder.
+
+    Args:
+        folder: the folder of its files.
+        checkpoint: its name, for errors and for saved models; the folder by default.
+
+    Raises:
+        ModelError: if a file is damaged, links to a place outside the folder, or names another
+            file, another model or code. Also if transformers cannot load the files in the `with`
+            block.
+    """
+    name = checkpoint or str(folder)
+    with explaining(name), tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
+        contents = _read_json_files(folder, name)
+        # transformers guesses the kind of a model from its name if its files do not say it.
+        checked = Path(temporary) / (re.sub(r"[^\w.-]", "_", Path(name).name) or "model")
+        checked.mkdir()
+        for file, content in contents.items():
+            if "/" not in file:
+                (checked / file).write_text(json.dumps(content), encoding="utf-8")
+        for file in [*_VOCABULARIES, *_shards(contents)]:
+            if (path := _inside(folder, file, name)) is not None:
+                if file in _VOCABULARIES and path.stat().st_size > _LARGEST_VOCABULARY:
+                    raise ModelError(
+                        "{file} of the checkpoint {name} has more than {n} MiB, which no tokenizer "
+                        "has.",
+                        "Choose another checkpoint.",
+                        file=file,
+                        name=name,
+                        n=_LARGEST_VOCABULARY // 2**20,
+                    )
+                (checked / file).symlink_to(path)
+        yield CheckedFiles(checked, name, contents)
 
 
 @contextlib.contextmanager

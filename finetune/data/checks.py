@@ -1,7 +1,5 @@
 """Check pairs before training: what is read, and what is wrong."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Guess which columns hold the texts and the answer, by their cells first, then by their names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Choose the columns of a source that hold the texts and the label, or guess them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from typing import Any

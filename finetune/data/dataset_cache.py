@@ -1,7 +1,5 @@
 """Rows of a source, cached on disk: texts as Arrow files, labels and hashes as arrays."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -13,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -65,8 +63,8 @@ class RowHashes:
     def __len__(self) -> int:
         return len(self.label)
 
-    def __getitem__(self, rows: Integers) -> RowHashes:
-        return RowHashes(*(values[rows] for values in vars(self).values()))
+    def __getitem__(self, rows: Integers) -> Self:
+        return replace(self, **{name: values[rows] for name, values in vars(self).items()})
 
     @property
     def ordered(self) -> Integers:
@@ -107,7 +105,7 @@ class CachedDataset:
     def paired(self) -> bool:
         return bool(self.columns.sentence2)
 
-    def joined(self) -> CachedDataset:
+    def joined(self) -> Self:
         """The same rows, with those of the validation split behind those of train."""
         if "validation" not in self.rows:
             return self

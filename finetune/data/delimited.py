@@ -1,7 +1,5 @@
 """Delimited text, such as CSV and TSV, as a table. A broken line does not affect the others."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import re

@@ -1,8 +1,6 @@
 """Find the row of a table that names its columns. A title or empty rows may stand above it, rows
 that describe the columns beneath it, and some tables have none."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

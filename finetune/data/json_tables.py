@@ -5,8 +5,6 @@ Objects within a row are cells of columns of their own. `{"data": {"text": ...},
 `annotations.status`: a list each, with an answer and a status of each person.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

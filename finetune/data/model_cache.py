@@ -6,8 +6,6 @@ A download that was cut off or killed goes on where it ended. The Hub's own clie
 Source of the layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

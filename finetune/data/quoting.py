@@ -4,8 +4,6 @@ An unclosed mark would join lines, so a whole file is surveyed first: if its lin
 as they stand and do not fit with quotes, the quotes are text.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """What annotators say of rows: which were accepted, rejected or skipped, and answers of several
 people to one row."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Sources of pairs: the bundled files, an upload, or the Hub, whose code is never run."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -2,8 +2,6 @@
 validation split or folds are cut from the training rows: each class by its share, equal pairs
 together."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

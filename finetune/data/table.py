@@ -3,15 +3,13 @@
 The limits bound the memory that a small file can make a reader use.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 import pyarrow as pa
 
@@ -42,7 +40,7 @@ class ReadOptions:
     header: str = "auto"
 
     @classmethod
-    def of(cls, config: RunConfig) -> ReadOptions:
+    def of(cls, config: RunConfig) -> Self:
         return cls(**{name: getattr(config, name) for name in READING_FIELDS})
 
 

@@ -1,8 +1,6 @@
 """Text files as tables: their character encoding, with the possible readings if it is in doubt, and
 their lines."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import re

@@ -4,8 +4,6 @@ A single cell far away can make a small file need any amount of memory. So a chi
 limits opens the file first, and this process reads only what has fitted there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import zipfile

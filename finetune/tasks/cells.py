@@ -4,8 +4,6 @@ Programs, tools and people write that in many notations. `read_cell` knows them,
 every file format, and all tasks ask it.
 """
 
-from __future__ import annotations
-
 import ast
 import csv
 import json

@@ -1,7 +1,5 @@
 """Read a label column as classes, and report accidental, rare or unclear ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,14 +1,12 @@
 """The classes of a label column: which spellings each has, their order, and the positive one."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +111,7 @@ class Classes(Reading):
     rare: dict[str, int] = field(default_factory=dict)
     separator: str = ""  # a character that may separate several labels of a row
 
-    def without(self, names: Collection[str]) -> Classes:
+    def without(self, names: Collection[str]) -> Self:
         """Return the classes without some of them."""
         kept = [code for code, name in enumerate(self.names) if name not in names]
         final = np.append(np.full(len(self.names), LEFT_OUT), [LEFT_OUT, MISSING_LABEL])

@@ -1,7 +1,5 @@
 """Is one of two models better? Both have answered the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

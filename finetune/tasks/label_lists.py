@@ -1,8 +1,6 @@
 """The labels of a column whose cells hold several: lists, marks for each label, or texts with a
 separator between labels. An empty cell has no label. And what a person should know of them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The tasks by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

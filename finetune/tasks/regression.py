@@ -1,8 +1,6 @@
 """One score for each example: transformers' `regression` with one output; and scores cut into two
 classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -39,6 +37,52 @@ from finetune.text_hashes import Integers
 
 _BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of each at least
 _DRAWN = 20  # bins of answers, of true scores, and of errors
+
+
+@dataclass(frozen=True)
+class ScoreBin:
+    """The examples whose true score lies from `low` up to `high`."""
+
+    low: float
+    high: float
+    count: int  # at least 1
+    answer: float  # their mean answer
+    error: float  # their mean absolute error
+
+
+@dataclass(frozen=True)
+class ScoreDetails:
+    """The figures of a model that answers with scores, besides those that every task has.
+
+    An error is the answer minus the true score.
+    """
+
+    edges: Floats  # of equal bins that hold all answers and true scores, shape (21,)
+    density: Counts  # examples by true score (row) and answer (column), shape (20, 20)
+    error_edges: Floats  # of equal bins of errors, shape (21,)
+    error_counts: Counts  # examples by error, shape (20,)
+    bins: list[ScoreBin]  # by quartiles of the true score
+    bias: float  # the mean error
+    # The true score rises by so much where the answer rises by 1; below 1 answers are too extreme.
+    slope: float
+    margin: float | None  # 95% of new answers lie within it of the true score; None of too few
+    errors: int  # answers that are not exactly the true score
+    always: None = None
+    fitted: None = None
+
+
+def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
+    edges = np.unique(np.quantile(truth, [0.25, 0.5, 0.75], method="lower"))
+    bin_of = np.searchsorted(edges, truth)
+    found = []
+    for index in np.unique(bin_of):
+        members = bin_of == index
+        own, off = truth[members], np.abs(answers - truth)[members]
+        mean = float(answers[members].mean())
+        found.append(
+            ScoreBin(float(own.min()), float(own.max()), len(own), mean, float(off.mean()))
+        )
+    return found
 
 
 class Regression(ReadsScores):
@@ -186,52 +230,6 @@ class Regression(ReadsScores):
             margin=conformal_margin(errors),
             errors=int((errors != 0).sum()),
         )
-
-
-@dataclass(frozen=True)
-class ScoreBin:
-    """The examples whose true score lies from `low` up to `high`."""
-
-    low: float
-    high: float
-    count: int  # at least 1
-    answer: float  # their mean answer
-    error: float  # their mean absolute error
-
-
-@dataclass(frozen=True)
-class ScoreDetails:
-    """The figures of a model that answers with scores, besides those that every task has.
-
-    An error is the answer minus the true score.
-    """
-
-    edges: Floats  # of equal bins that hold all answers and true scores, shape (21,)
-    density: Counts  # examples by true score (row) and answer (column), shape (20, 20)
-    error_edges: Floats  # of equal bins of errors, shape (21,)
-    error_counts: Counts  # examples by error, shape (20,)
-    bins: list[ScoreBin]  # by quartiles of the true score
-    bias: float  # the mean error
-    # The true score rises by so much where the answer rises by 1; below 1 answers are too extreme.
-    slope: float
-    margin: float | None  # 95% of new answers lie within it of the true score; None of too few
-    errors: int  # answers that are not exactly the true score
-    always: None = None
-    fitted: None = None
-
-
-def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
-    edges = np.unique(np.quantile(truth, [0.25, 0.5, 0.75], method="lower"))
-    bin_of = np.searchsorted(edges, truth)
-    found = []
-    for index in np.unique(bin_of):
-        members = bin_of == index
-        own, off = truth[members], np.abs(answers - truth)[members]
-        mean = float(answers[members].mean())
-        found.append(
-            ScoreBin(float(own.min()), float(own.max()), len(own), mean, float(off.mean()))
-        )
-    return found
 
 
 class CutScores(ReadsScores, SingleLabel):

@@ -1,8 +1,6 @@
 """The scores of a label column: how cells are read as numbers, which columns hold scores, and what
 a person should know of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
