@@ -311,10 +311,10 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
         text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
         examples.append(Example("train", line, note=text[:_EXAMPLE_CHARACTERS]))
     said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
-    guess = columns.guess_from(source.columns, sample, said)
+    guess, doubts = columns.guess_from(source.columns, sample, said)
     # A question about each role in doubt, the texts first.
-    roles = guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]
-    findings = [columns.ask(guess, role, source.name, sample) for role in roles]
+    asked = [*doubts.items()] if any(doubts.values()) else [*doubts.items()][:1]
+    findings = [columns.ask(guess, *in_doubt, source.name, sample) for in_doubt in asked]
     try:
         columns.check_choices(said, source.columns, source.name)
     except DataError:
@@ -325,7 +325,7 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
         source=source.name,
         revision=source.revision,
         choices=source.columns,
-        columns={role: getattr(guess, role) for role in said},
+        columns=guess._asdict(),
         findings=_offer_sheets([*findings, *chain(*source.remarks.values())]),
         notes=source.notes,
         sheets=source.sheets,

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from finetune.config import NO_COLUMN
 from finetune.data import review
 from finetune.data.review import is_of_model
+from finetune.runs.summary import ColumnNames
 from finetune.tasks.cells import (
     NO_LABEL,
     clean_label,
@@ -84,15 +85,7 @@ _DATE_WORDS = {
 _WIDE = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]")  # scripts without spaces
 
 
-@dataclass(frozen=True)
-class Guess:
-    """The column of each role, "" for none. `doubts` has the candidates for each role in doubt."""
-
-    sentence1: str
-    sentence2: str
-    label: str
-    status: str = ""
-    doubts: Mapping[Role, Sequence[str]] = field(default_factory=dict)
+Doubts = dict[Role, Sequence[str]]  # the candidates for each role in doubt
 
 
 @dataclass(frozen=True)
@@ -166,8 +159,8 @@ def guess_columns(
     names: Sequence[str],
     cells: Mapping[str, Sequence[Any]] | None = None,
     chosen: Mapping[Role, str] | None = None,
-) -> Guess:
-    """Guess the column of each role.
+) -> tuple[ColumnNames, Doubts]:
+    """Guess the column of each role, "" for none.
 
     Args:
         names: the columns in their order.
@@ -206,7 +199,7 @@ def guess_columns(
     if label and not status:
         status, found = _guess_status(label, profiles, {first, second})
         doubts |= {"status": found} if found else {}
-    return Guess(first, second, label, "" if status == NO_COLUMN else status, doubts)
+    return ColumnNames(first, second, label, "" if status == NO_COLUMN else status), doubts
 
 
 def _label_candidates(
@@ -397,12 +390,12 @@ def _affixed(names: Iterable[str]) -> list[tuple[str, str]]:
 
 def _guess_texts(
     free: Mapping[str, Profile], pairs: Sequence[tuple[str, str]], said: Mapping[Role, str]
-) -> tuple[str, str, dict[Role, Sequence[str]]]:
-    """Guess the columns of both texts, and the candidates for each in doubt."""
+) -> tuple[str, str, Doubts]:
+    """Guess the columns of both texts."""
     first, second = said["sentence1"], said["sentence2"]
     single = second == NO_COLUMN  # or one is chosen, or still to be guessed
     if pairs:
-        ask: dict[Role, Sequence[str]] = {"sentence2": [name for pair in pairs for name in pair]}
+        ask: Doubts = {"sentence2": [name for pair in pairs for name in pair]}
         return *pairs[0], ask if len(pairs) > 1 else {}
     texts = _texts(free)
     wordy = [name for name in texts if _is_text(free, name)]

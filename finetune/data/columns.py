@@ -7,7 +7,7 @@ from typing import Any
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data.column_guess import (
     ROLES,
-    Guess,
+    Doubts,
     Role,
     describe_cells,
     guess_columns,
@@ -54,10 +54,8 @@ def match_columns(names: Sequence[str], trained: ColumnNames) -> tuple[str, str,
             "sentence2": "" if trained.sentence2 else NO_COLUMN,
             "label": label or NO_COLUMN,
         }
-        guess = guess_columns(others, chosen=said)
-        first, second = guess.sentence1, guess.sentence2
-        if guess.doubts:
-            first = second = ""
+        guess, doubts = guess_columns(others, chosen=said)
+        first, second = ("", "") if doubts else guess[:2]
     return first, second if trained.sentence2 else "", label
 
 
@@ -81,19 +79,19 @@ def choose_columns(
     """
     said = choices_of(config)
     check_choices(said, columns, source)
-    guess = guess_from(columns, cells, said)
-    for role in guess.doubts:
-        asked = ask(guess, role, source, cells)
+    guess, doubts = guess_from(columns, cells, said)
+    for role, candidates in doubts.items():
+        asked = ask(guess, role, candidates, source, cells)
         raise DataError(asked.title, asked.action)
-    for role in ROLES:
-        if column := getattr(guess, role):
+    for role, column in zip(ROLES, guess, strict=True):
+        if column:
             _check_column(role, column, columns, source)
-    return ColumnNames(guess.sentence1, guess.sentence2, guess.label, guess.status)
+    return guess
 
 
 def guess_from(
     columns: Collection[str], cells: Mapping[str, Sequence[Any]], said: Mapping[Role, str]
-) -> Guess:
+) -> tuple[ColumnNames, Doubts]:
     """Guess the columns that nobody chose. The arguments are those of `choose_columns`."""
     parts = parts_of(said["label"], columns)
     return guess_columns([name for name in columns if name not in parts], cells, said)
@@ -114,9 +112,14 @@ def check_choices(said: Mapping[Role, str], columns: Mapping[str, str], source: 
         )
 
 
-def ask(guess: Guess, role: Role, source: str, cells: Mapping[str, Sequence[Any]]) -> Finding:
-    """Ask about a role in doubt. `cells` are a sample."""
-    candidates = list(guess.doubts[role])
+def ask(
+    guess: ColumnNames,
+    role: Role,
+    candidates: Sequence[str],
+    source: str,
+    cells: Mapping[str, Sequence[Any]],
+) -> Finding:
+    """Ask which of the `candidates` has a role in doubt. `cells` are a sample."""
     names = some([repr(name) for name in candidates], 6)
     first, second = guess.sentence1, guess.sentence2
     if role == "sentence2":
