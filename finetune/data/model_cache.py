@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from finetune import disk, hub_errors
 from finetune.data import hub_access
@@ -120,19 +120,14 @@ def fetch_large_files(
         before += file.size
 
 
-@contextlib.contextmanager
-def _alone(path: Path, waits: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock. While another process holds it, `waits` is called twice a second."""
+def _alone(path: Path, waits: Callable[[], None]) -> AcquireReturnProxy:
+    """Take a lock. While another process holds it, `waits` is called twice a second."""
     lock = FileLock(path)
-    while not lock.is_locked:
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=0.5)
-        if not lock.is_locked:
+    while True:
+        try:
+            return lock.acquire(timeout=0.5)
+        except Timeout:
             waits()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _fetch(file: _Missing, part: Path) -> Iterator[int]:

@@ -21,7 +21,7 @@ from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
 from finetune.metrics.shared_rows import SharedRows, linked_rows
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, Target
-from finetune.tasks.labels import LabelledRows
+from finetune.tasks.labels import LabelledRows, answered
 from finetune.tasks.registry import find_task
 from finetune.text_hashes import Integers
 
@@ -165,8 +165,7 @@ def half_lost(assigned: SplitRows, config: RunConfig) -> Iterator[Finding]:
             split=split,
         )
         if config.lost_rows == "leave_out":
-            undo = [Remedy("lost_rows", "ask", _("Undo"))]
-            yield Finding("half-lost", "notes", title, _("You chose it."), remedies=undo, done=True)
+            yield answered("half-lost", title, Remedy("lost_rows", "ask", _("Undo")))
             continue
         used = dataset.columns._asdict().values()
         others = [name for name, why in dataset.choices.items() if not why and name not in used]

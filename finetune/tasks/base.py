@@ -1,11 +1,9 @@
 """The interface of all tasks: a label column becomes targets, and logits become answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +22,6 @@ from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.labels import IMPOSSIBLE, LabelledRows, Reading, no_rows, unknown_changes
 from finetune.text_hashes import Integers
-
-if TYPE_CHECKING:
-    import torch
 
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
 REGRESSION = "regression"
@@ -122,7 +117,7 @@ class DecisionRule:
         """Return the threshold; None unless there are two classes, one of them `positive`."""
         return self.threshold if len(names) == 2 and self.positive in names else None
 
-    def under(self, options: PredictOptions) -> DecisionRule:
+    def under(self, options: PredictOptions) -> Self:
         """Return the rule without the choices that `options` do not use."""
         rule = self if options.calibrated else replace(self, temperature=None)
         return rule if options.threshold else replace(rule, threshold=None, thresholds=())
@@ -380,20 +375,15 @@ class Task(Protocol):
         names, classes = [metric.name for metric in metrics], len(target.names)
         return ScoreModules(names, classes, target.positive, self.plain_answers, self.outputs)
 
-    def loss(
-        self, outputs: Any, labels: torch.Tensor, class_weights: torch.Tensor | None = None,
-        smoothing: float = 0.0,
-    ) -> torch.Tensor:  # fmt: skip
-        """Return the loss that is trained on: the model's own unless it is changed."""
-        if class_weights is None and not smoothing:
-            return outputs.loss  # type: ignore[no-any-return]
-        return self.changed_loss(outputs, labels, class_weights, smoothing)
+    def loss(self, outputs: Any, labels: Any, weights: Any = None, smoothing: float = 0.0) -> Any:
+        """Return the loss that is trained on, a tensor: the model's own unless it is changed, by
+        weights of the classes or labels or by smoothing."""
+        changed = weights is not None or smoothing
+        return self.changed_loss(outputs, labels, weights, smoothing) if changed else outputs.loss
 
-    def changed_loss(
-        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
-    ) -> torch.Tensor:
+    def changed_loss(self, outputs: Any, labels: Any, weights: Any, smoothing: float) -> Any:
         """Return the loss with weights of the classes or labels, or with smoothing."""
-        return outputs.loss  # type: ignore[no-any-return]
+        return outputs.loss
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         """Return the loss of each example, whose mean evaluations report; shape (examples,)."""

@@ -3,11 +3,9 @@
 The best model is chosen by micro F1: a label of a few rows moves macro F1 by much with each answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +22,53 @@ from finetune.tasks.base import MULTI_LABEL, Answers, DecisionRule, Target, Targ
 from finetune.tasks.label_lists import ReadsLists
 from finetune.text_hashes import Integers
 
-if TYPE_CHECKING:
-    import torch
-
 _HALF = 0.5  # the probability from which a label is given, if no other is kept with the model
 _RARE = 10  # examples; of a label with fewer, no score says much
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """The scores of one label."""
+
+    precision: Interval  # nan if it was never given
+    recall: Interval  # nan if it does not occur
+    f1: Interval
+    support: int  # examples that have it
+    given: int  # examples that it was given to
+    missed: int  # examples that have it and were not given it
+    wrong: int  # examples that were given it and do not have it
+
+
+def _scores(
+    given: NDArray[np.bool_], true: NDArray[np.bool_], shared: SharedRows | None
+) -> LabelScores:
+    """The scores of one label; shapes (rows,)."""
+    hits, called, meant = (int(rows.sum()) for rows in (given & true, given, true))
+    part = rows_worth(given != true, shared) / len(true)
+    # F1 is 2 J / (1 + J), where J is the share of hits among what is of it or given it.
+    precision, recall, share = (
+        intervals.wilson_interval(hits * part, rows * part)
+        for rows in (called, meant, called + meant - hits)
+    )
+    value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
+    f1 = Interval(value, low, high)
+    return LabelScores(precision, recall, f1, meant, called, meant - hits, called - hits)
+
+
+@dataclass(frozen=True)
+class LabelDetails:
+    """The figures of a model that answers with labels, besides those that every task has."""
+
+    labels: list[LabelScores]
+    together: Counts  # examples that have both labels, or on the diagonal the one
+    # Examples that have a label (row) which was missed, and were given another (column) wrongly.
+    confused: Counts
+    rare: list[int]  # labels of fewer than ten examples
+    mean_labels: tuple[float, float]  # of an example, and of an answer
+    thresholds: CrossFittedThresholds | None  # None if every label has too few examples
+    errors: int  # examples of which a label is wrong or missing
+    always: None = None
+    fitted: None = None
 
 
 class MultiLabel(ReadsLists):
@@ -97,9 +137,7 @@ class MultiLabel(ReadsLists):
     def plain_answers(self, logits: Logits) -> Targets:
         return _given(self.outputs(logits), _HALF)
 
-    def changed_loss(
-        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
-    ) -> torch.Tensor:
+    def changed_loss(self, outputs: Any, labels: Any, weights: Any, smoothing: float) -> Any:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         aims = labels * (1 - smoothing) + smoothing / 2
@@ -136,48 +174,3 @@ def _levels(target: Target, rule: DecisionRule) -> Floats:
 
 def _given(shares: NDArray[np.float32], levels: Floats | float) -> NDArray[np.int8]:
     return (shares.astype(np.float64) >= levels).astype(np.int8)
-
-
-@dataclass(frozen=True)
-class LabelScores:
-    """The scores of one label."""
-
-    precision: Interval  # nan if it was never given
-    recall: Interval  # nan if it does not occur
-    f1: Interval
-    support: int  # examples that have it
-    given: int  # examples that it was given to
-    missed: int  # examples that have it and were not given it
-    wrong: int  # examples that were given it and do not have it
-
-
-def _scores(
-    given: NDArray[np.bool_], true: NDArray[np.bool_], shared: SharedRows | None
-) -> LabelScores:
-    """The scores of one label; shapes (rows,)."""
-    hits, called, meant = (int(rows.sum()) for rows in (given & true, given, true))
-    part = rows_worth(given != true, shared) / len(true)
-    # F1 is 2 J / (1 + J), where J is the share of hits among what is of it or given it.
-    precision, recall, share = (
-        intervals.wilson_interval(hits * part, rows * part)
-        for rows in (called, meant, called + meant - hits)
-    )
-    value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
-    f1 = Interval(value, low, high)
-    return LabelScores(precision, recall, f1, meant, called, meant - hits, called - hits)
-
-
-@dataclass(frozen=True)
-class LabelDetails:
-    """The figures of a model that answers with labels, besides those that every task has."""
-
-    labels: list[LabelScores]
-    together: Counts  # examples that have both labels, or on the diagonal the one
-    # Examples that have a label (row) which was missed, and were given another (column) wrongly.
-    confused: Counts
-    rare: list[int]  # labels of fewer than ten examples
-    mean_labels: tuple[float, float]  # of an example, and of an answer
-    thresholds: CrossFittedThresholds | None  # None if every label has too few examples
-    errors: int  # examples of which a label is wrong or missing
-    always: None = None
-    fitted: None = None

@@ -1,13 +1,11 @@
 """One class for each example: transformers' `single_label_classification`."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +24,31 @@ from finetune.tasks.cells import label_text, read_value, to_number
 from finetune.tasks.class_findings import ReadsClasses
 from finetune.tasks.labels import LabelledRows
 
-if TYPE_CHECKING:
-    import torch
+
+@dataclass(frozen=True)
+class ClassDetails:
+    """The figures of a classifier, besides those that every task has."""
+
+    confusion: Counts  # a row a true class, a column an answer
+    classes: list[ClassScores]
+    matthews: float  # Matthews' correlation, -1 to 1
+    roc: Curve | None  # of the positive class of two; None too if one class is missing
+    precision_recall: Curve | None
+    sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
+    fitted: CrossFittedThresholds | None  # the best threshold; None for few examples
+    reliability: Reliability  # of the most probable class, as the model is
+    calibration: Calibration  # after temperature scaling
+
+    @property
+    def errors(self) -> int:
+        """Number of wrong answers."""
+        return int(self.confusion.sum() - self.confusion.trace())
+
+    @property
+    def always(self) -> int | None:
+        """The class that it always answers with although others occur; None if there is none."""
+        answered, occurring = (self.confusion.sum(axis=axis).nonzero()[0] for axis in (0, 1))
+        return int(answered[0]) if len(answered) == 1 < len(occurring) else None
 
 
 class SingleLabel(ReadsClasses):
@@ -154,9 +175,7 @@ class SingleLabel(ReadsClasses):
     def plain_answers(self, logits: Logits) -> Targets:
         return np.asarray(logits.argmax(axis=1), np.int64)
 
-    def changed_loss(
-        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
-    ) -> torch.Tensor:
+    def changed_loss(self, outputs: Any, labels: Any, weights: Any, smoothing: float) -> Any:
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs.logits.float(), labels, weights, label_smoothing=smoothing)
@@ -193,29 +212,3 @@ class SingleLabel(ReadsClasses):
             reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
             calibration=calibration.calibrate(logits, truth),
         )
-
-
-@dataclass(frozen=True)
-class ClassDetails:
-    """The figures of a classifier, besides those that every task has."""
-
-    confusion: Counts  # a row a true class, a column an answer
-    classes: list[ClassScores]
-    matthews: float  # Matthews' correlation, -1 to 1
-    roc: Curve | None  # of the positive class of two; None too if one class is missing
-    precision_recall: Curve | None
-    sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
-    fitted: CrossFittedThresholds | None  # the best threshold; None for few examples
-    reliability: Reliability  # of the most probable class, as the model is
-    calibration: Calibration  # after temperature scaling
-
-    @property
-    def errors(self) -> int:
-        """Number of wrong answers."""
-        return int(self.confusion.sum() - self.confusion.trace())
-
-    @property
-    def always(self) -> int | None:
-        """The class that it always answers with although others occur; None if there is none."""
-        answered, occurring = (self.confusion.sum(axis=axis).nonzero()[0] for axis in (0, 1))
-        return int(answered[0]) if len(answered) == 1 < len(occurring) else None
