@@ -270,7 +270,6 @@ def _read_json_files(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _shards(contents: Mapping[str, Any]) -> list[str]:
-    """The names of the weight files."""
     index = contents.get(INDEX)
     return sorted(set(index["weight_map"].values())) if index else [WEIGHTS]
 
@@ -338,7 +337,6 @@ def _has_place(value: Any, file: str, name: str, key: str) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts within a value of JSON."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

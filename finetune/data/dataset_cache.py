@@ -267,7 +267,6 @@ def load_cached(folder: Path) -> CachedDataset | None:
 def _write(
     folder: Path, source: Source, columns: ColumnNames, task: Task, progress: ProgressCallback
 ) -> CachedDataset:
-    """Write the rows of a source into a new folder."""
     class_names = source.classes.get(columns.label)
     encoder = task.encoder(columns.label, class_names or [])
     unreadable = dict.fromkeys(source.splits, 0)

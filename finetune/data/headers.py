@@ -35,9 +35,11 @@ class Header:
         return self.above + self.named + self.below
 
     def names(self, rows: Sequence[Cells]) -> Cells:
-        """The names of the columns, from the first rows of a table. Where a name stands above
-        several columns, each is called by the row beneath it too."""
+        """The names of the columns, from the first rows of a table; empty ones if no row has them.
+        Where a name stands above several columns, each is called by the row beneath it too."""
         names = rows[self.above] if rows else []
+        if not self.named:
+            return [""] * len(names)
         beneath = rows[self.above + 1] if self.below else []
         if not any(sub and not name for name, sub in zip(names, beneath, strict=False)):
             return names
@@ -157,7 +159,6 @@ def _votes(first: Cells, body: Sequence[Cells]) -> int:
 
 
 def _column_vote(cell: str, values: list[str]) -> int:
-    """The vote of one column on its first cell."""
     present = [value for value in values if value]
     if not cell or not present:
         return 0

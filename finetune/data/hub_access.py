@@ -5,8 +5,6 @@ Fetched bytes are counted in `<root>/.fetched/<digest of the owner>/fetched.json
 time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -18,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from filelock import FileLock
 
@@ -30,9 +28,6 @@ from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, FinetuneError, ModelError
 from finetune.hub_errors import Cause, Kind
 from finetune.messages import message as _
-
-if TYPE_CHECKING:
-    from huggingface_hub import DatasetInfo, ModelInfo
 
 _TIMEOUT, _PAGE_TIMEOUT = 10.0, 3.0  # seconds for an answer
 _ANSWER_SECONDS = 600  # seconds in which a page does not ask again
@@ -66,9 +61,9 @@ def silent(kind: Kind, name: str) -> FinetuneError:
 
 def info(
     kind: Kind, repo: str, revision: str = "", timeout: float = _TIMEOUT, sizes: bool = False
-) -> DatasetInfo | ModelInfo:
-    """Ask the Hub for the information about a repository. Raises the client's error, or
-    `hub_errors.Gated` for a gated repository in a shared app."""
+) -> Any:
+    """Ask the Hub for its `DatasetInfo` or `ModelInfo` about a repository. Raises the client's
+    error, or `hub_errors.Gated` for a gated repository in a shared app."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token())
@@ -174,7 +169,7 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
 
 def _file_sizes(
     kind: Kind, repo: str, revision: str = "", timeout: float = _TIMEOUT
-) -> tuple[dict[str, int], DatasetInfo | ModelInfo | None]:
+) -> tuple[dict[str, int], Any]:
     """The size of each file of a repository, in bytes, and the whole answer; empty if the Hub does
     not say."""
     with contextlib.suppress(Exception):  # the download reports the error

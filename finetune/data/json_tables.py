@@ -46,7 +46,6 @@ class JsonTable(TextTable):
         if lists and not self._names:  # neither are there keys beside them
             header_rows = [[table.cell_text(cell) for cell in row] for row in lists]
             header = headers.find_header(header_rows, options.header)
-            self.has_header = header.named
             self._name_columns(header.names(header_rows))
             self._names, self._above = self.columns, header.rows
             if header.named:

@@ -148,7 +148,6 @@ def open_source(config: RunConfig, root: Path) -> Source:
 
 
 def _open_hub(config: RunConfig) -> Source:
-    """Open a dataset of the Hub, which `datasets` downloads."""
     repo, part = catalog.repo_and_config(config)
     commit = _commit(repo, config.dataset_revision)
     if commit:

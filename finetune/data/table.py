@@ -81,14 +81,12 @@ class Table(ABC):
         self.delimiter = ""  # of cells; empty for formats without one
         self.notes: list[str] = []  # facts for the user on how the file was read
         self.remarks: list[Finding] = []  # doubts about that, and lines read in an unusual way
-        self.has_header = True
         self.keep_empty_rows = False  # rows of empty cells are rows too; blank lines are none
 
     def _name_columns(self, cells: Sequence[str]) -> None:
-        """Name the columns by the cells of a header, or by their numbers. Empty and repeated names
-        are numbered."""
+        """Name the columns by the cells of a header. Empty and repeated names are numbered."""
         names: dict[str, None] = {}
-        for index, cell in enumerate(cells if self.has_header else [""] * len(cells), 1):
+        for index, cell in enumerate(cells, 1):
             column = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
             names[f"{column} ({index})" if column in names else column] = None
         self.columns = list(names)

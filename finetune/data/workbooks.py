@@ -47,7 +47,6 @@ class WorkbookTable(Table):
         sizes: dict[str, int] = layout["sizes"]
         self.sheets, self._sheet = list(sizes), layout["sheet"]
         header, first = Header(*layout["header"]), layout["first"]
-        self.has_header = header.named
         self._name_columns(header.names(first))
         self._skipped, self._height = header.rows, layout["height"]
         self.row_count = self._height - self._skipped

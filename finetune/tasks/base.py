@@ -148,13 +148,12 @@ class Answers(NamedTuple):
 class Task(Protocol):
     """A kind of problem to learn. What has a body here is the same for most."""
 
-    name: str
+    name: str  # as transformers calls it, if it does
     title: str  # for a person
     metrics: tuple[Metric, ...]  # measured of every run
     headline: Metric  # of these, the one by which models are told apart
     template: str  # name of the page's and the card's templates for its answers and scores
     constant: str  # a name for the best constant answer, as a baseline
-    problem_type: str = SINGLE_LABEL  # transformers' name
     has_right: bool  # True if an answer is right or wrong; a score is only near
     # A `LabelEncoder`, made from the name of a column and the classes that the source names.
     encoder: type[Any]
@@ -261,7 +260,7 @@ class Task(Protocol):
         return {
             "id2label": dict(enumerate(target.names)),
             "label2id": {name: index for index, name in enumerate(target.names)},
-            "problem_type": self.problem_type,
+            "problem_type": self.name,
         }
 
     def target_of(self, config: Any) -> Target:

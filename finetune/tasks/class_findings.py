@@ -253,7 +253,6 @@ def _capitals(labels: LabelledRows) -> Finding:
 
 
 def _class_choices(labels: Sequence[str]) -> list[Remedy]:
-    """Make a button for each of the first four classes."""
     return [Remedy("positive_label", name, _("It is {name!r}", name=name)) for name in labels[:4]]
 
 

@@ -74,7 +74,7 @@ class LabelDetails:
 class MultiLabel(ReadsLists):
     """Answers with each label whose probability reaches its threshold."""
 
-    name = problem_type = MULTI_LABEL
+    name = MULTI_LABEL
     title = message("Any number of labels for each row")
     metrics: tuple[Metric, ...] = catalog.OF_LABELS
     headline = catalog.OF_LABELS[0]

@@ -88,7 +88,7 @@ def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
 class Regression(ReadsScores):
     """Answers with a score, on the scale of the data: the model's only output as it is."""
 
-    name = problem_type = REGRESSION
+    name = REGRESSION
     title = message("A score for each row")
     metrics: tuple[Metric, ...] = catalog.OF_SCORES
     headline = catalog.OF_SCORES[0]

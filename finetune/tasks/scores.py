@@ -124,7 +124,6 @@ def _numbers_of(sample: Sequence[Any]) -> list[Number] | None:
 
 
 def _values(numbers: Sequence[Number]) -> set[float]:
-    """The different values of numbers."""
     decimal = cells.find_decimal(np.array([number[:3] for number in numbers]))
     return {number.by_comma if decimal == COMMA else number.by_point for number in numbers}
 
