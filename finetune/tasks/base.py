@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -33,7 +32,6 @@ MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with o
 # of shape (rows, labels). A row without a target has its state as its class; of a score or labels
 # it has nan if its label is missing, and infinity if it is left out.
 Targets = NDArray[Any]
-NO_CHANGES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -292,7 +290,7 @@ class Task(Protocol):
         return []
 
     def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
         """Read the cells of any file as targets, however they are spelled.
 

@@ -161,7 +161,7 @@ def make_classes(
     return Classes(ordered, table, unknown, no_agreement=left_out)
 
 
-def changed(label: str, changes: Mapping[str, str]) -> str:
+def changed(label: str, changes: Mapping[str, str] | None) -> str:
     """Return the name of a label after `changes`; empty if its rows are left out."""
     return changes.get(changeable(clean_label(label)), label) if changes else label
 

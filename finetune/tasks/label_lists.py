@@ -16,7 +16,7 @@ from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, shorten
 from finetune.messages import message as _
 from finetune.tasks import cells, classes
-from finetune.tasks.base import NO_CHANGES, SINGLE_LABEL, Target, Targets, Task
+from finetune.tasks.base import SINGLE_LABEL, Target, Targets, Task
 from finetune.tasks.cells import MARKS, NO_LABEL, Columns, find_separator, label_text
 from finetune.tasks.labels import (
     LabelledRows,
@@ -229,7 +229,7 @@ class ReadsLists(Task):
         return read_lists(labels.spellings, labels.counts(), labels.config)
 
     def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
         names, spellings = target.names, list(map(_spell, cells))
         different = Counter(spellings)

@@ -21,7 +21,6 @@ from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import class_findings, scores
 from finetune.tasks.base import (
     CUT_SCORES,
-    NO_CHANGES,
     REGRESSION,
     SINGLE_LABEL,
     Answers,
@@ -161,7 +160,7 @@ class Regression(ReadsScores):
         return [scores.spell(value) for value in values]
 
     def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
         """A number that can be read in two ways is read as those that were trained on, and -1 is no
         score if these begin at 0 or above."""

@@ -19,7 +19,7 @@ from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, 
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import classes, scores
-from finetune.tasks.base import NO_CHANGES, SINGLE_LABEL, Answers, DecisionRule, Target, Targets
+from finetune.tasks.base import SINGLE_LABEL, Answers, DecisionRule, Target, Targets
 from finetune.tasks.cells import label_text, read_value, to_number
 from finetune.tasks.class_findings import ReadsClasses
 from finetune.tasks.labels import LabelledRows
@@ -105,7 +105,7 @@ class SingleLabel(ReadsClasses):
         return [*target.names]
 
     def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
         """A class may be named by its number, unless a class is called by a number. A number is on
         one side of the cut, if the classes are."""
