@@ -79,16 +79,14 @@ def fetch(
     checkpoint: str, weights: bool = True, on_progress: Callable[[int, int], None] | None = None
 ) -> Path:
     """Return the folder with a checkpoint's files; missing ones are fetched from the Hub. What a
-    former download has fetched of a file is kept.
+    former download has fetched of a file is kept. Raises as `checkpoints.resolve_checkpoint` and
+    `open_files`.
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         weights: False if only the configuration and the tokenizer are needed.
         on_progress: called with the bytes fetched of large files, and their total. What it raises
             ends the download.
-
-    Raises:
-        ConfigError, ModelError: as `checkpoints.resolve_checkpoint` and `open_files`.
     """
     place = checkpoints.resolve_checkpoint(checkpoint)
     if catalog.is_folder(place):
@@ -171,17 +169,10 @@ class CheckedFiles:
 
 @contextlib.contextmanager
 def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
-    """Yield the checked files of a checkpoint, in a temporary folder.
-
-    Args:
-        folder: the folder of its files.
-        checkpoint: its name, for errors and for saved models; the folder by default.
-
-    Raises:
-        ModelError: if a file is damaged, links to a place outside the folder, or names another
-            file, another model or code. Also if transformers cannot load the files in the `with`
-            block.
-    """
+    """Yield the checked files of a checkpoint, in a temporary folder. Its name, for errors and for
+    saved models, is the folder by default. ModelError if a file is damaged, links to a place
+    outside the folder, or names another file, another model or code, and if transformers cannot
+    load the files in the `with` block."""
     name = checkpoint or str(folder)
     with explaining(name), tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
         contents = _read_json_files(folder, name)

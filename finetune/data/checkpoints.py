@@ -102,13 +102,9 @@ def _cached(checkpoint: str) -> tuple[str, Path | None]:
 
 
 def resolve_checkpoint(checkpoint: str) -> str:
-    """Return the folder or Hub id to load a checkpoint from.
-
-    Raises:
-        ConfigError: if a visitor of a shared app may not choose it.
-        ModelError: as `bundled_folder`; in a shared app also unless the checkpoint is public on the
-            Hub now, because the cache does not record who may read it.
-    """
+    """Return the folder or Hub id to load a checkpoint from. ConfigError if a visitor of a shared
+    app may not choose it; ModelError as `bundled_folder`, and in a shared app unless the checkpoint
+    is public on the Hub now, because the cache does not record who may read it."""
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
     if checkpoint_catalog.find_checkpoint(checkpoint):

@@ -160,13 +160,9 @@ def guess_columns(
     cells: Mapping[str, Sequence[Any]] | None = None,
     chosen: Mapping[Role, str] | None = None,
 ) -> tuple[ColumnNames, Doubts]:
-    """Guess the column of each role, "" for none.
-
-    Args:
-        names: the columns in their order.
-        cells: sample cells of each usable column; if empty, only names count.
-        chosen: the columns that a person chose; "" leaves a role open, `NO_COLUMN` means none.
-    """
+    """Guess the column of each role, "" for none, by the names of the columns and sample `cells` of
+    each usable one; without these, only names count. Of the columns that a person has `chosen`, ""
+    leaves a role open, and `NO_COLUMN` means none."""
     said = {role: (chosen or {}).get(role, "") for role in ROLES}
     default = Profile("unusable" if cells else "unknown")
     profiles = {}

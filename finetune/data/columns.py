@@ -67,16 +67,9 @@ def choices_of(config: RunConfig) -> dict[Role, str]:
 def choose_columns(
     columns: Mapping[str, str], source: str, config: RunConfig, cells: Mapping[str, Sequence[Any]]
 ) -> ColumnNames:
-    """Return the columns that a configuration chooses, and guess the others.
-
-    Args:
-        columns: name -> why it cannot be used, or "".
-        source: its name, for errors.
-        cells: a sample of the cells of each column.
-
-    Raises:
-        DataError: if a column is missing, unusable or chosen twice, or the guess is in doubt.
-    """
+    """Return the columns that a configuration chooses, and guess the others by a sample of the
+    cells of each. DataError, which names the source, if a column is missing, unusable or chosen
+    twice, or the guess is in doubt. `columns`: name -> why it cannot be used, or ""."""
     said = choices_of(config)
     check_choices(said, columns, source)
     guess, doubts = guess_from(columns, cells, said)

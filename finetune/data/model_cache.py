@@ -81,16 +81,9 @@ class _Missing(NamedTuple):
 def fetch_large_files(
     repo: str, names: Sequence[str], revision: str, on_progress: Callable[[int, int], None]
 ) -> None:
-    """Fetch those of some files that are large and not in the cache yet.
-
-    Args:
-        revision: a commit.
-        on_progress: called with the bytes fetched and their total. What it raises ends the
-            download.
-
-    Raises:
-        the errors of the Hub's client.
-    """
+    """Fetch those of some files of a commit that are large and not in the cache yet. Raises the
+    errors of the Hub's client. `on_progress` is called with the bytes fetched and their total; what
+    it raises ends the download."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
 

@@ -60,11 +60,8 @@ class Source:
     ) -> CellRows:
         """Yield the cells of some columns of a split. The last cell is the label: `Columns` if it
         stands for several, of which there are none if the split has no labels. Rows that did not
-        pass review, as the status column says, are left out.
-
-        Raises:
-            DataError: as below, or if a needed column is missing.
-        """
+        pass review, as the status column says, are left out. DataError as below, or if a needed
+        column is missing."""
         sentences, label, status = [*filter(None, columns.sentences)], columns.label, columns.status
         parts = parts_of(label, self.columns) or [label]
         own = self._tables[split].columns

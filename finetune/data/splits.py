@@ -282,12 +282,8 @@ def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -
     off by more than a row, only equal pairs stay together; if one pair is almost everything, no
     rows do. The order of the rows does not matter, but any other row draws all anew.
 
-    Args:
-        keys: hashes of the rows.
-        strata: of which each gets its share, such as classes; shape (rows,), from 0, or (rows,
-            strata) of 0 and 1 for rows that may be of several.
-        share: of the rows, from 0 to 1.
-        seed: fixes the choice.
+    `strata`, such as classes, each get their `share` of the rows, from 0 to 1; they have the shape
+    (rows,), from 0, or (rows, strata) of 0 and 1 for rows that may be of several.
     """
     if len(keys) < 2:
         return np.zeros(len(keys), bool)
@@ -320,21 +316,15 @@ def cut_folds(
     keys: RowHashes, strata: Integers, folds: int, seed: int, names: Sequence[str] = ()
 ) -> Integers:
     """Assign each row to a fold, from 1; shape (rows,). No sentence is in two folds, and each
-    stratum is spread over them as evenly as that allows.
+    stratum is spread over them as evenly as that allows. DataError if there are too few groups of
+    rows that share sentences, or one is too large for its fold.
 
     Groups of rows that share sentences go, the largest and then the rarest first, to the fold that
     lacks most of their strata (after Sechidis et al. 2011,
     https://doi.org/10.1007/978-3-642-23808-6_10).
 
-    Args:
-        keys: hashes of the rows.
-        strata: as `cut_validation` takes them.
-        folds: number of folds.
-        seed: fixes the folds.
-        names: of the strata if they are classes, each of which has to be in every fold.
-
-    Raises:
-        DataError: if there are too few groups, or one is too large for its fold.
+    `strata` are as `cut_validation` takes them; `names` are theirs if they are classes, each of
+    which has to be in every fold.
     """
     group = linked_rows(keys.first, keys.second if keys.second.any() else keys.first)
     table = strata if strata.ndim > 1 else np.eye(1 + max(strata, default=0), dtype=int)[strata]

@@ -93,12 +93,8 @@ class Table(ABC):
 
     @abstractmethod
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
-        """Iterate over the readable rows; DataError if the rest of the file cannot be read.
-
-        Args:
-            on_bad_row: called for every row that cannot be read.
-            columns: columns to read; by default all that are not `unusable`.
-        """
+        """Iterate over the readable rows, by default with all columns that are not `unusable`; the
+        others are told to `on_bad_row`. DataError if the rest of the file cannot be read."""
 
 
 def is_too_long(cell: Any) -> bool:

@@ -241,17 +241,12 @@ def _others(script: str, checkpoint: str) -> list[Remedy]:
 
 
 def cut_inputs(tokenizer: Any, rows: Iterable[Sequence[str]], max_length: int) -> list[Any]:
-    """Return a tokenizer's inputs, cut to about `2 * max_length` tokens. This does not change the
-    inputs after truncation.
+    """Return a tokenizer's inputs, of one or two sentences each, cut to about `2 * max_length`
+    tokens. This does not change the inputs after truncation.
 
-    A fast tokenizer that truncates a pair encodes every combination of the parts that it cuts off:
-    two sentences of 20,000 tokens took 5 GB.
-
-    Args:
-        tokenizer: of transformers. Nothing is cut for a slow one, which keeps no such parts, or one
-            that truncates on the left.
-        rows: of one or two sentences each.
-        max_length: tokens of an input.
+    A fast tokenizer of transformers that truncates a pair encodes every combination of the parts
+    that it cuts off: two sentences of 20,000 tokens took 5 GB. Nothing is cut for a slow one, which
+    keeps no such parts, or one that truncates on the left.
     """
     cut, kept = [list(row) for row in rows], 2 * max_length
     if tokenizer.is_fast and tokenizer.truncation_side == "right":

@@ -133,11 +133,7 @@ def read_layout(path: str, name: str, requested: str, header: str) -> dict[str, 
     """Find the table in a workbook. Returns `sizes`, the rows with at least two cells of each
     visible sheet; the `sheet` to read, its `header` (the fields of `Header`), its `first` rows up
     to the first of data, its `height`, `repeats`, the rows that repeat the header, and `merged`,
-    those that a merged cell spans.
-
-    Raises:
-        DataError: if the file cannot be read, or has no table.
-    """
+    those that a merged cell spans. DataError if the file cannot be read, or has no table."""
     with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as packed:
         unpacked = sum(part.file_size for part in packed.infolist())
         table.check_unpacked_size(name, unpacked, os.path.getsize(path))

@@ -292,15 +292,9 @@ class Task(Protocol):
     def parse(
         self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
-        """Read the cells of any file as targets, however they are spelled.
-
-        Args:
-            changes: `RunConfig.changed_labels` of the run, label -> new name; "" leaves rows out.
-
-        Returns:
-            The targets, shape (rows, ...), and a mask of the cells that could be read, shape
-            (rows,).
-        """
+        """Read the cells of any file as targets, however they are spelled; shape (rows, ...), and a
+        mask of the cells that could be read, shape (rows,). `changes`: `RunConfig.changed_labels`
+        of the run, label -> new name; "" leaves rows out."""
 
     def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
         """Return the columns that a prediction adds to a row, each of `str` or `float`; the answer
@@ -329,15 +323,9 @@ class Task(Protocol):
         self, logits: Logits, target: Target, rule: DecisionRule = NO_RULE,
         options: PredictOptions | None = None, swapped: Logits | None = None,
     ) -> Answers:  # fmt: skip
-        """Turn logits into answers.
-
-        Args:
-            logits: shape (pairs, target.size).
-            rule: a person's choices for the model; none by default.
-            options: by default the rule's threshold decides, and both orders are averaged if
-                `swapped` is given.
-            swapped: logits of the sentences in the other order; None for single sentences.
-        """
+        """Turn logits, of shape (pairs, target.size), into answers by a person's choices for the
+        model. By default the rule's threshold decides, and both orders are averaged if there are
+        `swapped` ones, the logits of the sentences in the other order."""
         options = options or PredictOptions(both_orders=swapped is not None)
         rule = rule.under(options)
         temperature = rule.temperature or 1.0
