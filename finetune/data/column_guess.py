@@ -97,6 +97,10 @@ class Profile:
     measured: bool = False  # True for numbers with fractions, separated thousands or units
 
 
+Profiles = Mapping[str, Profile]  # by column
+Sample = Mapping[str, Sequence[Any]]  # cells by column
+
+
 def describe_cells(cells: Sequence[Any]) -> Profile:
     """Classify a sample of a column's cells."""
     said = [own for cell in cells if not isinstance(own := read_cell(cell), list | dict)]
@@ -156,9 +160,7 @@ def plain_name(name: str) -> str:
 
 
 def guess_columns(
-    names: Sequence[str],
-    cells: Mapping[str, Sequence[Any]] | None = None,
-    chosen: Mapping[Role, str] | None = None,
+    names: Sequence[str], cells: Sample | None = None, chosen: Mapping[Role, str] | None = None
 ) -> tuple[ColumnNames, Doubts]:
     """Guess the column of each role, "" for none, by the names of the columns and sample `cells` of
     each usable one; without these, only names count. Of the columns that a person has `chosen`, ""
@@ -199,10 +201,7 @@ def guess_columns(
 
 
 def _label_candidates(
-    free: Mapping[str, Profile],
-    aside: Container[str],
-    said: Mapping[Role, str],
-    names: Sequence[str],
+    free: Profiles, aside: Container[str], said: Mapping[Role, str], names: Sequence[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the columns that may hold the answer, a single one if it does, and the pairs that may
     be the texts. What people say comes before what a model suggests; the columns `aside` only say
@@ -227,9 +226,7 @@ def _label_candidates(
     return found, pairs
 
 
-def _guess_status(
-    label: str, profiles: Mapping[str, Profile], texts: Container[str]
-) -> tuple[str, list[str]]:
+def _guess_status(label: str, profiles: Profiles, texts: Container[str]) -> tuple[str, list[str]]:
     """Return the column that says which rows count, "" if there is none, and those that may."""
     if _has_status(label, profiles):
         return review.status_of(label, profiles), []
@@ -240,22 +237,20 @@ def _guess_status(
     return (others[0], []) if [found[name] for name in others] == [2] else ("", others)
 
 
-def _has_status(name: str, profiles: Mapping[str, Profile]) -> bool:
+def _has_status(name: str, profiles: Profiles) -> bool:
     """True if a column holds answers of people, and another one says which of them count."""
     status = review.status_of(name, profiles)
     kinds = ("lists", "unusable")  # a list with the status of each answer
     return status not in ("", name) and profiles[status].kind in kinds
 
 
-def _vary(candidates: Iterable[str], free: Mapping[str, Profile]) -> bool:
+def _vary(candidates: Iterable[str], free: Profiles) -> bool:
     """True if one of these columns may have several values."""
     kinds = ("unknown", "unusable")
     return any(free[name].kind in kinds or len(free[name].values) > 1 for name in candidates)
 
 
-def _possible(
-    free: Mapping[str, Profile], candidates: Container[str], taken: Container[str]
-) -> list[str]:
+def _possible(free: Profiles, candidates: Container[str], taken: Container[str]) -> list[str]:
     """Every column that may be the answer: the candidates first, then those of few values, numbers
     or short texts; any other if there are none."""
     kinds: tuple[Kind, ...] = ("few", "lists", "repeated", "number", "short", "unknown")
@@ -282,7 +277,7 @@ def named_label(names: Sequence[str]) -> str:
     return named[0] if len(named) == 1 else ""
 
 
-def _named_labels(free: Mapping[str, Profile]) -> list[str]:
+def _named_labels(free: Profiles) -> list[str]:
     """Columns that hold the answer by their names and cells; a single one is certain."""
     by_name = {plain_name(name): name for name in reversed(list(free))}
 
@@ -304,7 +299,7 @@ def _named_labels(free: Mapping[str, Profile]) -> list[str]:
     return _numbered(free, other) or scores[:1] or many[:1]
 
 
-def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
+def _labels_by_cells(free: Profiles, names: Sequence[str]) -> list[str]:
     """Columns that may hold the answer by their cells, if no name says it; a single one is
     certain."""
     unknown = [name for name, profile in free.items() if profile.kind == "unknown"]
@@ -329,7 +324,7 @@ def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[
     return constant or [name for name, profile in free.items() if profile.measured]
 
 
-def _numbered(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
+def _numbered(free: Profiles, names: Sequence[str]) -> list[str]:
     """Add the columns of labels that have one of these names but for a number."""
     stems = set(map(stem, names))
     return [
@@ -344,7 +339,7 @@ def has_marks(profile: Profile) -> bool:
     return profile.kind in ("few", "number") and None not in marks
 
 
-def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[tuple[str, str]]:
+def _known_pairs(free: Profiles, said: Mapping[Role, str]) -> list[tuple[str, str]]:
     """Pairs of columns whose names belong together; several if equally likely."""
     if said["sentence2"] == NO_COLUMN:
         return []
@@ -385,7 +380,7 @@ def _affixed(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _guess_texts(
-    free: Mapping[str, Profile], pairs: Sequence[tuple[str, str]], said: Mapping[Role, str]
+    free: Profiles, pairs: Sequence[tuple[str, str]], said: Mapping[Role, str]
 ) -> tuple[str, str, Doubts]:
     """Guess the columns of both texts."""
     first, second = said["sentence1"], said["sentence2"]
@@ -411,7 +406,7 @@ def _guess_texts(
     return "", "", {"sentence1": texts}
 
 
-def _texts(free: Mapping[str, Profile]) -> list[str]:
+def _texts(free: Profiles) -> list[str]:
     """The columns that may hold texts: wordy ones, or short ones if there are none, or any."""
     likely = {name: free[name] for name in free if _last_word(name) not in _NO_TEXTS} or free
     wordy, every = (
@@ -422,7 +417,7 @@ def _texts(free: Mapping[str, Profile]) -> list[str]:
     return wordy or every or short or (list(likely) if len(likely) == 1 else list(free))
 
 
-def _is_text(free: Mapping[str, Profile], name: str) -> bool:
+def _is_text(free: Profiles, name: str) -> bool:
     return name not in free or free[name].kind == "text"
 
 

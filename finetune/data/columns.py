@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data.column_guess import (
     ROLES,
     Doubts,
     Role,
+    Sample,
     describe_cells,
     guess_columns,
     has_marks,
@@ -65,7 +65,7 @@ def choices_of(config: RunConfig) -> dict[Role, str]:
 
 
 def choose_columns(
-    columns: Mapping[str, str], source: str, config: RunConfig, cells: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, str], source: str, config: RunConfig, cells: Sample
 ) -> ColumnNames:
     """Return the columns that a configuration chooses, and guess the others by a sample of the
     cells of each. DataError, which names the source, if a column is missing, unusable or chosen
@@ -83,7 +83,7 @@ def choose_columns(
 
 
 def guess_from(
-    columns: Collection[str], cells: Mapping[str, Sequence[Any]], said: Mapping[Role, str]
+    columns: Collection[str], cells: Sample, said: Mapping[Role, str]
 ) -> tuple[ColumnNames, Doubts]:
     """Guess the columns that nobody chose. The arguments are those of `choose_columns`."""
     parts = parts_of(said["label"], columns)
@@ -106,11 +106,7 @@ def check_choices(said: Mapping[Role, str], columns: Mapping[str, str], source: 
 
 
 def ask(
-    guess: ColumnNames,
-    role: Role,
-    candidates: Sequence[str],
-    source: str,
-    cells: Mapping[str, Sequence[Any]],
+    guess: ColumnNames, role: Role, candidates: Sequence[str], source: str, cells: Sample
 ) -> Finding:
     """Ask which of the `candidates` has a role in doubt. `cells` are a sample."""
     names = some([repr(name) for name in candidates], 6)
@@ -158,7 +154,7 @@ def ask(
     return question("columns", text, answers)
 
 
-def _joint_labels(names: Sequence[str], cells: Mapping[str, Sequence[Any]]) -> Iterator[Remedy]:
+def _joint_labels(names: Sequence[str], cells: Sample) -> Iterator[Remedy]:
     """Make the buttons that read several columns as labels: columns of marks, those with one name
     but for a number, or if there are neither all that repeat their values."""
     profiles = {name: describe_cells(cells.get(name, ())) for name in names}

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -141,12 +141,10 @@ class CachedDataset:
     def _parts(self, split: str) -> list[str]:
         return ["train", "validation"] if self.behind and split == "train" else [split]
 
-    def examples_of(
-        self, split: str, rows: Sequence[int] | Integers, characters: int
-    ) -> list[Example]:
+    def examples_of(self, split: str, rows: Integers, characters: int) -> list[Example]:
         """Return rows of a split as examples, each sentence cut to this many characters."""
-        texts, keys, shown = self.texts(split), self.hashes(split), np.array(rows, np.int64)
-        own = {int(row): part for part, some in self.origins(split, shown) for row in some}
+        texts, keys = self.texts(split), self.hashes(split)
+        own = {int(row): part for part, some in self.origins(split, rows) for row in some}
         return [
             Example(
                 own[row],
@@ -154,7 +152,7 @@ class CachedDataset:
                 label=find_task(self.task).cell(self.spellings, keys.label[row]),
                 **{name: shorten(text or "", characters) for name, text in texts[row].items()},
             )
-            for row in shown.tolist()
+            for row in rows.tolist()
         ]
 
 
@@ -195,7 +193,7 @@ def read_dataset(
                 task = find_task(CUT_SCORES if config.score_cut else config.task)
             else:  # the cells of the label column show it
                 alone = columns._replace(sentence1="", sentence2="")
-                rows = source.rows("train", alone, lambda *_: None)
+                rows = source.rows("train", alone, lambda *_: None, lambda *_: None)
                 task = recognise([cells[-1] for _, cells in islice(rows, SAMPLE_ROWS)])
             dataset = _write(Path(unfinished) / "new", source, columns, task, progress)
             values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})

@@ -21,7 +21,7 @@ from typing import Any
 from filelock import FileLock
 
 from finetune import disk, hub_errors, owners, uploads
-from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, SOURCE_FIELDS, RunConfig, is_upload
+from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog, checkpoint_catalog
 from finetune.environment import confinement, hub_connection
 from finetune.environment.confinement import Confinement
@@ -161,9 +161,9 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
         sizes, _answer = _file_sizes("model", checkpoint)
         return sum(n for path, n in sizes.items() if path.endswith(endings) and "/" not in path)
 
-    local = checkpoint == BUNDLED_CHECKPOINT or catalog.is_folder(checkpoint)
     name = checkpoint if weights else f"{checkpoint} (tokenizer)"
-    if not local and (problem := _count(root, owner, name, size)):
+    of_hub = catalog.needs_hub(BUNDLED_DATASET, checkpoint)
+    if of_hub and (problem := _count(root, owner, name, size)):
         raise ModelError(problem, "Choose a smaller one.")
 
 

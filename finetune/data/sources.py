@@ -52,11 +52,7 @@ class Source:
         self.sheets = train.sheets  # of a workbook
 
     def rows(
-        self,
-        split: str,
-        columns: ColumnNames,
-        on_bad_row: OnBadRow,
-        on_left_out: OnBadRow = lambda line, reason: None,
+        self, split: str, columns: ColumnNames, on_bad_row: OnBadRow, on_left_out: OnBadRow
     ) -> CellRows:
         """Yield the cells of some columns of a split. The last cell is the label: `Columns` if it
         stands for several, of which there are none if the split has no labels. Rows that did not
@@ -168,10 +164,7 @@ def _open_hub(config: RunConfig) -> Source:
     loaded = _read_hub(load, repo, revision, part)
     splits = _choose_splits(list(loaded), config)
     name = f"{repo} ({part})" if part else repo
-    tables: dict[str, Table] = {
-        split: _HubTable(name, loaded[own]) for split, own in splits.items()
-    }
-    source = Source(name, tables)
+    source = Source(name, {split: _HubTable(name, loaded[own]) for split, own in splits.items()})
     source.revision, source.splits = commit, splits
     for column, feature in loaded[splits["train"]].features.items():
         inner = getattr(feature, "feature", None)  # of a list

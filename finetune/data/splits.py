@@ -111,6 +111,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         column = labels if labels.ndim == 1 else list(labels)  # Arrow takes no table as a column
         texts = dataset.texts(source_split).add_column("label", column, feature=feature)
         splits[name] = texts.select(rows)
+    named = dataset.columns._asdict().items()
+    uncut = [name for name, (source_split, _) in assigned.rows.items() if source_split == name]
     return Pairs(
         splits=splits,
         target=target,
@@ -118,11 +120,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         facts={
             "source": dataset.source,
             "revision": dataset.revision,
-            "columns": {
-                role: name
-                for role, name in dataset.columns._asdict().items()
-                if name or role != "status"
-            },
+            "columns": {role: name for role, name in named if name or role != "status"},
             "reading": [*dataset.notes, *(one.title for one in remarks if one.kind != "sheet")],
             "rows": {name: len(split) for name, split in splits.items()},
             "left_out": assigned.left_out,
@@ -130,11 +128,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "leaked": {name: len(rows) for name, rows in assigned.leaked().items() if len(rows)},
             **task.facts(target, config),
             # The source's own names of the splits that were not cut from another.
-            "splits": {
-                name: dataset.splits.get(name, "")
-                for name, (source_split, _) in assigned.rows.items()
-                if source_split == name
-            },
+            "splits": {name: dataset.splits.get(name, "") for name in uncut},
             "named_labels": dataset.named_labels,
         },
         fingerprint=assigned.fingerprint(target),

@@ -32,6 +32,7 @@ MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with o
 # of shape (rows, labels). A row without a target has its state as its class; of a score or labels
 # it has nan if its label is missing, and infinity if it is left out.
 Targets = NDArray[Any]
+Shares = NDArray[np.float32]  # probabilities, or scores
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,10 @@ class Answers(NamedTuple):
     """Answers to several pairs."""
 
     # Of each class or label, shape (pairs, target.size); (pairs, 0) if the task has none.
-    probabilities: NDArray[np.float32]
+    probabilities: Shares
     values: Targets
 
-    def probability_of(self, values: Targets) -> NDArray[np.float32]:
+    def probability_of(self, values: Targets) -> Shares:
         """Return the probability of one class, or of one set of labels if they are independent, for
         each pair; shape (pairs,). nan if the task has no probabilities."""
         shares = self.probabilities
@@ -334,15 +335,13 @@ class Task(Protocol):
             outputs = (outputs + self.outputs(swapped, temperature)) / np.float32(2)
         return self.decide(outputs, target, rule)
 
-    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> Shares:
         """Return the probabilities of classes or labels, or scores; shape (pairs, target.size)."""
 
-    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+    def decide(self, outputs: Shares, target: Target, rule: DecisionRule) -> Answers:
         """Return the answers to `outputs`, which may be the means of both orders."""
 
-    def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule
-    ) -> NDArray[np.float32] | None:
+    def margins(self, answers: Answers, target: Target, rule: DecisionRule) -> Shares | None:
         """Return how far each of the `answers` by this rule is from changing, from 0 to 1, shape
         (pairs,); None if the task has no such measure."""
         return None

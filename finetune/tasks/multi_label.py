@@ -18,7 +18,7 @@ from finetune.metrics.classification import Counts, Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows, rows_worth
-from finetune.tasks.base import MULTI_LABEL, Answers, DecisionRule, Target, Targets
+from finetune.tasks.base import MULTI_LABEL, Answers, DecisionRule, Shares, Target, Targets
 from finetune.tasks.label_lists import ReadsLists
 from finetune.text_hashes import Integers
 
@@ -120,17 +120,15 @@ class MultiLabel(ReadsLists):
         if not np.isin(targets, (0, 1)).all():
             raise ValueError("a label is neither 0 nor 1")
 
-    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> Shares:
         from scipy.special import expit
 
         return np.asarray(expit(np.asarray(logits, np.float32)))
 
-    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+    def decide(self, outputs: Shares, target: Target, rule: DecisionRule) -> Answers:
         return Answers(outputs, _given(outputs, _levels(target, rule)))
 
-    def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule
-    ) -> NDArray[np.float32] | None:
+    def margins(self, answers: Answers, target: Target, rule: DecisionRule) -> Shares | None:
         away = np.abs(answers.probabilities - _levels(target, rule)).min(axis=1)
         return np.asarray(np.minimum(1, 2 * away), np.float32)
 
@@ -172,5 +170,5 @@ def _levels(target: Target, rule: DecisionRule) -> Floats:
     return np.array([kept.get(name, _HALF) for name in target.names])
 
 
-def _given(shares: NDArray[np.float32], levels: Floats | float) -> NDArray[np.int8]:
+def _given(shares: Shares, levels: Floats | float) -> NDArray[np.int8]:
     return (shares.astype(np.float64) >= levels).astype(np.int8)

@@ -25,6 +25,7 @@ from finetune.tasks.base import (
     SINGLE_LABEL,
     Answers,
     DecisionRule,
+    Shares,
     Target,
     Targets,
 )
@@ -190,10 +191,10 @@ class Regression(ReadsScores):
         if targets.ndim != 1 or targets.dtype.kind != "f" or not np.isfinite(targets).all():
             raise ValueError("a score is no number")
 
-    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> Shares:
         return np.asarray(logits, np.float32)
 
-    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+    def decide(self, outputs: Shares, target: Target, rule: DecisionRule) -> Answers:
         return Answers(np.zeros((len(outputs), 0), np.float32), outputs[:, 0])
 
     def plain_answers(self, logits: Logits) -> Targets:

@@ -19,7 +19,7 @@ from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, 
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import classes, scores
-from finetune.tasks.base import SINGLE_LABEL, Answers, DecisionRule, Target, Targets
+from finetune.tasks.base import SINGLE_LABEL, Answers, DecisionRule, Shares, Target, Targets
 from finetune.tasks.cells import label_text, read_value, to_number
 from finetune.tasks.class_findings import ReadsClasses
 from finetune.tasks.labels import LabelledRows
@@ -138,19 +138,17 @@ class SingleLabel(ReadsClasses):
         if not ((targets >= 0) & (targets < target.size)).all():
             raise ValueError(f"an index is not from 0 to {target.size - 1}")
 
-    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> Shares:
         return probabilities(logits, temperature)
 
-    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+    def decide(self, outputs: Shares, target: Target, rule: DecisionRule) -> Answers:
         above = self._above_threshold(outputs, target, rule)
         if above is None:
             return Answers(outputs, self.plain_answers(outputs))
         positive = target.names.index(rule.positive)
         return Answers(outputs, np.where(above >= 0, positive, 1 - positive))
 
-    def _above_threshold(
-        self, shares: Logits, target: Target, rule: DecisionRule
-    ) -> NDArray[np.float64] | None:
+    def _above_threshold(self, shares: Logits, target: Target, rule: DecisionRule) -> Floats | None:
         """Return the positive class's probabilities minus the threshold; None if there is none."""
         if (level := rule.threshold_for(target.names)) is None:
             return None
@@ -162,9 +160,7 @@ class SingleLabel(ReadsClasses):
         positive = target.names.index(rule.positive)
         return np.asarray(shares[:, positive].astype(np.float64) - level)
 
-    def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule
-    ) -> NDArray[np.float32] | None:
+    def margins(self, answers: Answers, target: Target, rule: DecisionRule) -> Shares | None:
         shares = answers.probabilities
         above = self._above_threshold(shares, target, rule)
         if above is not None:
