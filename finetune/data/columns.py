@@ -4,18 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data.column_guess import (
-    ROLES,
-    Doubts,
-    Role,
-    Sample,
-    describe_cells,
-    guess_columns,
-    has_marks,
-    named_label,
-    plain_name,
-    stem,
-)
+from finetune.data import column_guess
+from finetune.data.column_guess import ROLES, Doubts, Role, Sample, guess_columns, plain_name
 from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
@@ -47,7 +37,8 @@ def match_columns(names: Sequence[str], trained: ColumnNames) -> tuple[str, str,
     parts = [by_name.get(plain_name(part), "") for part in trained.label.split(BETWEEN)]
     if not label and all(parts):
         label = BETWEEN.join(parts)
-    label = label or named_label([name for name in names if name not in (first, second)])
+    left = [name for name in names if name not in (first, second)]
+    label = label or column_guess.named_label(left)
     if not first or (trained.sentence2 and not second):
         others = [name for name in names if name not in (label, *parts)]
         said: dict[Role, str] = {
@@ -157,11 +148,11 @@ def ask(
 def _joint_labels(names: Sequence[str], cells: Sample) -> Iterator[Remedy]:
     """Make the buttons that read several columns as labels: columns of marks, those with one name
     but for a number, or if there are neither all that repeat their values."""
-    profiles = {name: describe_cells(cells.get(name, ())) for name in names}
-    marked = [name for name, profile in profiles.items() if has_marks(profile)]
+    profiles = {name: column_guess.describe_cells(cells.get(name, ())) for name in names}
+    marked = [name for name, profile in profiles.items() if column_guess.has_marks(profile)]
     few = [name for name in names if name in marked or profiles[name].kind in ("few", "lists")]
-    stems = Counter(map(stem, few))
-    numbered = [name for name in few if stems[stem(name)] > 1 and name not in marked]
+    stems = Counter(map(column_guess.stem, few))
+    numbered = [name for name in few if stems[column_guess.stem(name)] > 1 and name not in marked]
     for joint in [marked, numbered] if max(len(marked), len(numbered)) > 1 else [few]:
         value = BETWEEN.join(joint)
         if len(joint) > 1 and parts_of(value, names) == joint:

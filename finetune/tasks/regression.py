@@ -18,17 +18,8 @@ from finetune.metrics.calibration import Logits, conformal_margin
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Counts, Floats
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks import class_findings, scores
-from finetune.tasks.base import (
-    CUT_SCORES,
-    REGRESSION,
-    SINGLE_LABEL,
-    Answers,
-    DecisionRule,
-    Shares,
-    Target,
-    Targets,
-)
+from finetune.tasks import base, class_findings, scores
+from finetune.tasks.base import Answers, DecisionRule, Shares, Target, Targets
 from finetune.tasks.cells import read_value, to_number
 from finetune.tasks.labels import LabelledRows, answered, impossible
 from finetune.tasks.scores import ReadsScores, Scores
@@ -88,7 +79,7 @@ def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
 class Regression(ReadsScores):
     """Answers with a score, on the scale of the data: the model's only output as it is."""
 
-    name = REGRESSION
+    name = base.REGRESSION
     title = message("A score for each row")
     metrics: tuple[Metric, ...] = catalog.OF_SCORES
     headline = catalog.OF_SCORES[0]
@@ -236,7 +227,7 @@ class CutScores(ReadsScores, SingleLabel):
     """Learns whether a score is at least `RunConfig.score_cut`. What is learned is one class for
     each row, and is a `Target` of that task; only reading differs."""
 
-    name = CUT_SCORES
+    name = base.CUT_SCORES
     title = message("Two classes of scores")
 
     def read(self, labels: LabelledRows) -> Any:
@@ -270,7 +261,7 @@ class CutScores(ReadsScores, SingleLabel):
 
     def make_target(self, labels: LabelledRows) -> Target:
         reading = labels.reading
-        return Target(tuple(reading.names), 1, SINGLE_LABEL, decimal=reading.decimal)
+        return Target(tuple(reading.names), 1, base.SINGLE_LABEL, decimal=reading.decimal)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         return {"positive_label": target.names[1], "positive_assumed": False}
