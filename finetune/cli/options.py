@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from finetune import arguments, disk
-from finetune.config import READING_FIELDS
+from finetune.config import READING_FIELDS, RunConfig
 from finetune.data.table import ReadOptions
 from finetune.engines import spending
 from finetune.engines.base import EngineSpec
@@ -66,7 +66,7 @@ def file_request(
 ) -> PredictionRequest:
     """Return the request for a file with the columns of `add_columns`. `options` are those of the
     request that follow them."""
-    reading = ReadOptions.checked({name: getattr(args, name) for name in READING_FIELDS})
+    reading = ReadOptions.of(RunConfig(**{name: getattr(args, name) for name in READING_FIELDS}))
     columns = [getattr(args, f"{name}_column") for name in COLUMNS]
     return PredictionRequest(run.id, file.name, *columns, *options, **vars(reading))
 

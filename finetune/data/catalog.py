@@ -1,7 +1,5 @@
 """The datasets that the app offers, and rules for the names of datasets and checkpoints."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -36,7 +34,7 @@ class CatalogEntry:
 
 def _glue(task: str, pairs: int) -> CatalogEntry:
     name = {"sst2": "SST-2", "cola": "CoLA", "stsb": "STS-B"}.get(task, task.upper())
-    return CatalogEntry(f"glue/{task}", f"GLUE {name} (Hub)", "nyu-mll/glue", task, pairs=pairs)
+    return CatalogEntry(f"glue/{task}", f"GLUE {name} (Hub)", "nyu-mll/glue", task, pairs)
 
 
 DATASETS: tuple[CatalogEntry, ...] = (
@@ -50,9 +48,7 @@ DATASETS: tuple[CatalogEntry, ...] = (
     _glue("sst2", 67_349),
     _glue("cola", 8551),
     _glue("stsb", 5749),
-    CatalogEntry(
-        "paws", "PAWS (Hub)", "google-research-datasets/paws", "labeled_final", pairs=49_401
-    ),
+    CatalogEntry("paws", "PAWS (Hub)", "google-research-datasets/paws", "labeled_final", 49_401),
 )
 
 

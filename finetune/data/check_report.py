@@ -1,7 +1,5 @@
 """The findings of a data check, as dataclasses that a page can show and JSON can hold."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -136,16 +134,13 @@ def describe_columns(columns: Mapping[str, str]) -> str:
 
 
 def summarise(report: CheckReport) -> dict[str, Any]:
-    """Convert a report to plain JSON for scripts.
-
-    Returns:
-        `source`, `revision`; `columns`, role -> column or None; `splits`, name -> `rows`, `classes`
-            (name -> rows) and `left_out` (reason -> rows); `unreadable`, a list of `split`, `line`
-            and `reason`; `findings`, each with `kind`, `severity`, `title`, `action`, `rows` (their
-            number), `lines` (split -> the first of them, from 1), `choices` (values of fields that
-            resolve it, each with its `option` of the command line) and `done`; `blocks`, the
-            reasons why training is impossible; `notes`, facts on how the source was read.
-    """
+    """Convert a report to plain JSON for scripts: `source`, `revision`; `columns`, role -> column
+    or None; `splits`, name -> `rows`, `classes` (name -> rows) and `left_out` (reason -> rows);
+    `unreadable`, a list of `split`, `line` and `reason`; `findings`, each with `kind`, `severity`,
+    `title`, `action`, `rows` (their number), `lines` (split -> the first of them, from 1),
+    `choices` (values of fields that resolve it, each with its `option` of the command line) and
+    `done`; `blocks`, the reasons why training is impossible; `notes`, facts on how the source was
+    read."""
     findings = []
     for finding in report.findings:
         lines = dict(finding.rows)

@@ -8,8 +8,6 @@ their repositories hold pickles; models of others that were trained from them ar
 Source of the facts: the model cards, https://huggingface.co/NAME.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -49,33 +47,32 @@ _RANKING = _("Has learned to rank texts for a question: a start for relevance.")
 
 
 @dataclass(frozen=True)
-class OfferedCheckpoint:
+class Entry:
     """A checkpoint of the catalogue."""
 
     name: str  # in a configuration
     title: str  # on the page
     size: Size
     millions: float  # of parameters, word embeddings included
-    languages: str
-    tokens: int  # the longest input
-    licence: str  # as the Hub spells it
     purpose: str
-    repo: str = ""  # its Hub repository
+    tokens: int = 512  # the longest input
+    licence: str = "apache-2.0"  # as the Hub spells it
+    languages: str = _ENGLISH
+    home: str = ""  # its Hub repository, if that has another name
     known: bool = False  # True if its weights are known to be safetensors
-    warm: bool = False  # True if it is a classifier, whose output layer may be kept
+
+    @property
+    def repo(self) -> str:
+        """Its Hub repository."""
+        return self.home or self.name
 
     @property
     def label(self) -> str:
         """The title with the number of parameters."""
         return f"{self.title} \u00b7 {self.millions:,.0f}M"
 
-    @property
-    def multilingual(self) -> bool:
-        """True unless it knows English only."""
-        return self.languages != _ENGLISH
-
     def reads(self, script: str) -> bool:
-        """True if its vocabulary has the letters of a script, called as in `tokenizer_fit`."""
+        """True if its vocabulary has the letters of a script, called as Unicode calls it."""
         known = {_FIFTY: _SCRIPTS, _MANY: _SCRIPTS | _MORE_SCRIPTS, _CHINESE: {"LATIN", "CJK"}}
         return self.languages == _ALL or script in known.get(self.languages, {"LATIN"})
 
@@ -85,100 +82,88 @@ class OfferedCheckpoint:
         return round(self.millions * 4e6)
 
 
-def _entry(
-    name: str, title: str, size: Size, millions: float, purpose: str, tokens: int = 512,
-    licence: str = "apache-2.0", languages: str = _ENGLISH, repo: str = "", known: bool = False,
-) -> OfferedCheckpoint:  # fmt: skip
-    warm = purpose in (_SIMILARITY, _DUPLICATES, _INFERENCE, _RANKING)
-    return OfferedCheckpoint(
-        name, title, size, millions, languages, tokens, licence, purpose, repo or name, known, warm
-    )
-
-
 # fmt: off
-CHECKPOINTS: tuple[OfferedCheckpoint, ...] = (
-    _entry(BUNDLED_CHECKPOINT, "all-MiniLM-L6-v2", "small", 23, _BUNDLED,
-           repo="sentence-transformers/all-MiniLM-L6-v2", known=True),
-    _entry("bert-base-uncased", "BERT base", "base", 110, _COURSE,
-           repo="google-bert/bert-base-uncased", known=True),
-    _entry("distilbert-base-uncased", "DistilBERT", "small", 67, _HALF,
-           repo="distilbert/distilbert-base-uncased", known=True),
-    _entry("roberta-base", "RoBERTa base", "base", 125, _ROBERTA, 512, "mit",
-           repo="FacebookAI/roberta-base", known=True),
-    _entry("FacebookAI/roberta-large", "RoBERTa large", "large", 355, _ROBERTA, 512, "mit",
-           known=True),
-    _entry("answerdotai/ModernBERT-base", "ModernBERT base", "base", 150, _MODERN, 8192,
-           known=True),
-    _entry("answerdotai/ModernBERT-large", "ModernBERT large", "large", 396, _MODERN, 8192,
-           known=True),
-    _entry("jhu-clsp/ettin-encoder-17m", "Ettin", "small", 17, _SIZES, 8192, "mit"),
-    _entry("jhu-clsp/ettin-encoder-32m", "Ettin", "small", 32, _SIZES, 8192, "mit"),
-    _entry("jhu-clsp/ettin-encoder-68m", "Ettin", "small", 68, _SIZES, 8192, "mit"),
-    _entry("jhu-clsp/ettin-encoder-150m", "Ettin", "base", 150, _SIZES, 8192, "mit"),
-    _entry("jhu-clsp/ettin-encoder-400m", "Ettin", "large", 396, _SIZES, 8192, "mit"),
-    _entry("jhu-clsp/ettin-encoder-1b", "Ettin", "large", 1028, _SIZES, 8192, "mit"),
-    _entry("sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", "Multilingual MiniLM",
-           "small", 118, _VECTORS, languages=_FIFTY, known=True),
-    _entry("intfloat/multilingual-e5-small", "Multilingual E5 small", "small", 118, _VECTORS, 512,
-           "mit", languages=_MANY, known=True),
-    _entry("intfloat/multilingual-e5-base", "Multilingual E5 base", "base", 278, _VECTORS, 512,
-           "mit", languages=_MANY, known=True),
-    _entry("jhu-clsp/mmBERT-small", "mmBERT small", "small", 140, _LONG_MULTILINGUAL, 8192, "mit",
-           languages=_ALL),
-    _entry("jhu-clsp/mmBERT-base", "mmBERT base", "base", 307, _LONG_MULTILINGUAL, 8192, "mit",
-           languages=_ALL),
-    _entry("FacebookAI/xlm-roberta-base", "XLM-RoBERTa base", "base", 278, _MULTILINGUAL, 512,
-           "mit", languages=_MANY, known=True),
-    _entry("FacebookAI/xlm-roberta-large", "XLM-RoBERTa large", "large", 560, _MULTILINGUAL, 512,
-           "mit", languages=_MANY, known=True),
-    _entry("cross-encoder/stsb-distilroberta-base", "DistilRoBERTa after STS-B", "small", 82,
-           _SIMILARITY),
-    _entry("cross-encoder/stsb-roberta-base", "RoBERTa base after STS-B", "base", 125, _SIMILARITY),
-    _entry("cross-encoder/stsb-roberta-large", "RoBERTa large after STS-B", "large", 355,
-           _SIMILARITY),
-    _entry("cross-encoder/quora-distilroberta-base", "DistilRoBERTa after Quora", "small", 82,
-           _DUPLICATES),
-    _entry("cross-encoder/quora-roberta-base", "RoBERTa base after Quora", "base", 125,
-           _DUPLICATES),
-    _entry("cross-encoder/quora-roberta-large", "RoBERTa large after Quora", "large", 355,
-           _DUPLICATES),
-    _entry("cross-encoder/nli-deberta-v3-small", "DeBERTa-v3 small after NLI", "small", 142,
-           _INFERENCE),
-    _entry("cross-encoder/nli-deberta-v3-base", "DeBERTa-v3 base after NLI", "base", 184,
-           _INFERENCE),
-    _entry("cross-encoder/nli-deberta-v3-large", "DeBERTa-v3 large after NLI", "large", 435,
-           _INFERENCE),
-    _entry("tasksource/ModernBERT-base-nli", "ModernBERT base after NLI", "base", 150, _INFERENCE,
-           8192),
-    _entry("tasksource/ModernBERT-large-nli", "ModernBERT large after NLI", "large", 396,
-           _INFERENCE, 8192),
-    _entry("MoritzLaurer/mDeBERTa-v3-base-xnli-multilingual-nli-2mil7",
-           "mDeBERTa-v3 base after NLI", "base", 279, _INFERENCE, 512, "mit", languages=_MANY),
-    _entry("cross-encoder/ms-marco-MiniLM-L6-v2", "MiniLM reranker, 6 layers", "small", 23,
-           _RANKING),
-    _entry("cross-encoder/ms-marco-MiniLM-L12-v2", "MiniLM reranker, 12 layers", "small", 33,
-           _RANKING),
-    _entry("Alibaba-NLP/gte-reranker-modernbert-base", "GTE reranker, ModernBERT base", "base", 150,
-           _RANKING, 8192),
-    _entry("BAAI/bge-reranker-base", "BGE reranker base", "base", 278, _RANKING, 512, "mit",
-           languages=_CHINESE),
-    _entry("BAAI/bge-reranker-large", "BGE reranker large", "large", 560, _RANKING, 512, "mit",
-           languages=_CHINESE),
-    _entry("BAAI/bge-reranker-v2-m3", "BGE reranker v2-m3", "large", 568, _RANKING, 8192,
-           languages=_MANY),
+CHECKPOINTS: tuple[Entry, ...] = (
+    Entry(BUNDLED_CHECKPOINT, "all-MiniLM-L6-v2", "small", 23, _BUNDLED,
+          home="sentence-transformers/all-MiniLM-L6-v2", known=True),
+    Entry("bert-base-uncased", "BERT base", "base", 110, _COURSE,
+          home="google-bert/bert-base-uncased", known=True),
+    Entry("distilbert-base-uncased", "DistilBERT", "small", 67, _HALF,
+          home="distilbert/distilbert-base-uncased", known=True),
+    Entry("roberta-base", "RoBERTa base", "base", 125, _ROBERTA, 512, "mit",
+          home="FacebookAI/roberta-base", known=True),
+    Entry("FacebookAI/roberta-large", "RoBERTa large", "large", 355, _ROBERTA, 512, "mit",
+          known=True),
+    Entry("answerdotai/ModernBERT-base", "ModernBERT base", "base", 150, _MODERN, 8192, known=True),
+    Entry("answerdotai/ModernBERT-large", "ModernBERT large", "large", 396, _MODERN, 8192,
+          known=True),
+    Entry("jhu-clsp/ettin-encoder-17m", "Ettin", "small", 17, _SIZES, 8192, "mit"),
+    Entry("jhu-clsp/ettin-encoder-32m", "Ettin", "small", 32, _SIZES, 8192, "mit"),
+    Entry("jhu-clsp/ettin-encoder-68m", "Ettin", "small", 68, _SIZES, 8192, "mit"),
+    Entry("jhu-clsp/ettin-encoder-150m", "Ettin", "base", 150, _SIZES, 8192, "mit"),
+    Entry("jhu-clsp/ettin-encoder-400m", "Ettin", "large", 396, _SIZES, 8192, "mit"),
+    Entry("jhu-clsp/ettin-encoder-1b", "Ettin", "large", 1028, _SIZES, 8192, "mit"),
+    Entry("sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", "Multilingual MiniLM",
+          "small", 118, _VECTORS, languages=_FIFTY, known=True),
+    Entry("intfloat/multilingual-e5-small", "Multilingual E5 small", "small", 118, _VECTORS, 512,
+          "mit", languages=_MANY, known=True),
+    Entry("intfloat/multilingual-e5-base", "Multilingual E5 base", "base", 278, _VECTORS, 512,
+          "mit", languages=_MANY, known=True),
+    Entry("jhu-clsp/mmBERT-small", "mmBERT small", "small", 140, _LONG_MULTILINGUAL, 8192, "mit",
+          languages=_ALL),
+    Entry("jhu-clsp/mmBERT-base", "mmBERT base", "base", 307, _LONG_MULTILINGUAL, 8192, "mit",
+          languages=_ALL),
+    Entry("FacebookAI/xlm-roberta-base", "XLM-RoBERTa base", "base", 278, _MULTILINGUAL, 512,
+          "mit", languages=_MANY, known=True),
+    Entry("FacebookAI/xlm-roberta-large", "XLM-RoBERTa large", "large", 560, _MULTILINGUAL, 512,
+          "mit", languages=_MANY, known=True),
+    Entry("cross-encoder/stsb-distilroberta-base", "DistilRoBERTa after STS-B", "small", 82,
+          _SIMILARITY),
+    Entry("cross-encoder/stsb-roberta-base", "RoBERTa base after STS-B", "base", 125, _SIMILARITY),
+    Entry("cross-encoder/stsb-roberta-large", "RoBERTa large after STS-B", "large", 355,
+          _SIMILARITY),
+    Entry("cross-encoder/quora-distilroberta-base", "DistilRoBERTa after Quora", "small", 82,
+          _DUPLICATES),
+    Entry("cross-encoder/quora-roberta-base", "RoBERTa base after Quora", "base", 125, _DUPLICATES),
+    Entry("cross-encoder/quora-roberta-large", "RoBERTa large after Quora", "large", 355,
+          _DUPLICATES),
+    Entry("cross-encoder/nli-deberta-v3-small", "DeBERTa-v3 small after NLI", "small", 142,
+          _INFERENCE),
+    Entry("cross-encoder/nli-deberta-v3-base", "DeBERTa-v3 base after NLI", "base", 184,
+          _INFERENCE),
+    Entry("cross-encoder/nli-deberta-v3-large", "DeBERTa-v3 large after NLI", "large", 435,
+          _INFERENCE),
+    Entry("tasksource/ModernBERT-base-nli", "ModernBERT base after NLI", "base", 150, _INFERENCE,
+          8192),
+    Entry("tasksource/ModernBERT-large-nli", "ModernBERT large after NLI", "large", 396,
+          _INFERENCE, 8192),
+    Entry("MoritzLaurer/mDeBERTa-v3-base-xnli-multilingual-nli-2mil7",
+          "mDeBERTa-v3 base after NLI", "base", 279, _INFERENCE, 512, "mit", languages=_MANY),
+    Entry("cross-encoder/ms-marco-MiniLM-L6-v2", "MiniLM reranker, 6 layers", "small", 23,
+          _RANKING),
+    Entry("cross-encoder/ms-marco-MiniLM-L12-v2", "MiniLM reranker, 12 layers", "small", 33,
+          _RANKING),
+    Entry("Alibaba-NLP/gte-reranker-modernbert-base", "GTE reranker, ModernBERT base", "base", 150,
+          _RANKING, 8192),
+    Entry("BAAI/bge-reranker-base", "BGE reranker base", "base", 278, _RANKING, 512, "mit",
+          languages=_CHINESE),
+    Entry("BAAI/bge-reranker-large", "BGE reranker large", "large", 560, _RANKING, 512, "mit",
+          languages=_CHINESE),
+    Entry("BAAI/bge-reranker-v2-m3", "BGE reranker v2-m3", "large", 568, _RANKING, 8192,
+          languages=_MANY),
 )
 # fmt: on
 
 
-def find_checkpoint(name: str) -> OfferedCheckpoint | None:
+def find_checkpoint(name: str) -> Entry | None:
     """The offered checkpoint of that name, or None."""
     return next((entry for entry in CHECKPOINTS if entry.name == name), None)
 
 
-def matching(size: str = "", languages: str = "") -> Iterator[OfferedCheckpoint]:
+def matching(size: str = "", languages: str = "") -> Iterator[Entry]:
     """Yield the checkpoints of a size, and those for English only (`english`) or for other
     languages (`other`); all by default."""
     for entry in CHECKPOINTS:
-        of_languages = not languages or entry.multilingual == (languages == "other")
+        of_languages = not languages or (entry.languages != _ENGLISH) == (languages == "other")
         if of_languages and size in ("", entry.size):
             yield entry

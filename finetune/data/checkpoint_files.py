@@ -6,8 +6,6 @@ fetched by known names, JSON files are read here first, and libraries get a temp
 holds only checked files. `CheckedFiles.load` is the only call of `from_pretrained`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -81,16 +79,14 @@ def fetch(
     checkpoint: str, weights: bool = True, on_progress: Callable[[int, int], None] | None = None
 ) -> Path:
     """Return the folder with a checkpoint's files; missing ones are fetched from the Hub. What a
-    former download has fetched of a file is kept.
+    former download has fetched of a file is kept. Raises as `checkpoints.resolve_checkpoint` and
+    `open_files`.
 
     Args:
         checkpoint: an offered name, a Hub id, or a folder.
         weights: False if only the configuration and the tokenizer are needed.
         on_progress: called with the bytes fetched of large files, and their total. What it raises
             ends the download.
-
-    Raises:
-        ConfigError, ModelError: as `checkpoints.resolve_checkpoint` and `open_files`.
     """
     place = checkpoints.resolve_checkpoint(checkpoint)
     if catalog.is_folder(place):
@@ -114,43 +110,6 @@ def _snapshot(repo: str, names: list[str], revision: str | None = None) -> Path:
 
     fetched = partial(snapshot_download, repo, revision=revision, allow_patterns=names)
     return Path(hub_errors.retried(fetched))
-
-
-@contextlib.contextmanager
-def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
-    """Yield the checked files of a checkpoint, in a temporary folder.
-
-    Args:
-        folder: the folder of its files.
-        checkpoint: its name, for errors and for saved models; the folder by default.
-
-    Raises:
-        ModelError: if a file is damaged, links to a place outside the folder, or names another
-            file, another model or code. Also if transformers cannot load the files in the `with`
-            block.
-    """
-    name = checkpoint or str(folder)
-    with explaining(name), tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
-        contents = _read_json_files(folder, name)
-        # transformers guesses the kind of a model from its name if its files do not say it.
-        checked = Path(temporary) / (re.sub(r"[^\w.-]", "_", Path(name).name) or "model")
-        checked.mkdir()
-        for file, content in contents.items():
-            if "/" not in file:
-                (checked / file).write_text(json.dumps(content), encoding="utf-8")
-        for file in [*_VOCABULARIES, *_shards(contents)]:
-            if (path := _inside(folder, file, name)) is not None:
-                if file in _VOCABULARIES and path.stat().st_size > _LARGEST_VOCABULARY:
-                    raise ModelError(
-                        "{file} of the checkpoint {name} has more than {n} MiB, which no tokenizer "
-                        "has.",
-                        "Choose another checkpoint.",
-                        file=file,
-                        name=name,
-                        n=_LARGEST_VOCABULARY // 2**20,
-                    )
-                (checked / file).symlink_to(path)
-        yield CheckedFiles(checked, name, contents)
 
 
 @dataclass(frozen=True)
@@ -206,6 +165,36 @@ class CheckedFiles:
             yield
         finally:
             hook.remove()
+
+
+@contextlib.contextmanager
+def open_files(folder: Path, checkpoint: str = "") -> Iterator[CheckedFiles]:
+    """Yield the checked files of a checkpoint, in a temporary folder. Its name, for errors and for
+    saved models, is the folder by default. ModelError if a file is damaged, links to a place
+    outside the folder, or names another file, another model or code, and if transformers cannot
+    load the files in the `with` block."""
+    name = checkpoint or str(folder)
+    with explaining(name), tempfile.TemporaryDirectory(prefix="checkpoint-") as temporary:
+        contents = _read_json_files(folder, name)
+        # transformers guesses the kind of a model from its name if its files do not say it.
+        checked = Path(temporary) / (re.sub(r"[^\w.-]", "_", Path(name).name) or "model")
+        checked.mkdir()
+        for file, content in contents.items():
+            if "/" not in file:
+                (checked / file).write_text(json.dumps(content), encoding="utf-8")
+        for file in [*_VOCABULARIES, *_shards(contents)]:
+            if (path := _inside(folder, file, name)) is not None:
+                if file in _VOCABULARIES and path.stat().st_size > _LARGEST_VOCABULARY:
+                    raise ModelError(
+                        "{file} of the checkpoint {name} has more than {n} MiB, which no tokenizer "
+                        "has.",
+                        "Choose another checkpoint.",
+                        file=file,
+                        name=name,
+                        n=_LARGEST_VOCABULARY // 2**20,
+                    )
+                (checked / file).symlink_to(path)
+        yield CheckedFiles(checked, name, contents)
 
 
 @contextlib.contextmanager
@@ -272,7 +261,6 @@ def _read_json_files(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _shards(contents: Mapping[str, Any]) -> list[str]:
-    """The names of the weight files."""
     index = contents.get(INDEX)
     return sorted(set(index["weight_map"].values())) if index else [WEIGHTS]
 
@@ -340,7 +328,6 @@ def _has_place(value: Any, file: str, name: str, key: str) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts within a value of JSON."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

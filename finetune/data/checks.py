@@ -1,12 +1,11 @@
 """Check pairs before training: what is read, and what is wrong."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -120,19 +119,21 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
     dataset, counts, task = assigned.dataset, assigned.counts(), find_task(assigned.dataset.task)
     blocks = [*_described(assigned, task.problems(assigned.labels))]
     findings = [*findings, *_other_metric(config, task)]
-    train, positive, majority, fingerprint = assigned.of("train").label, "", {}, ""
-    scale: Mapping[str, int] = {}
-    cuts: list[tuple[float, int]] = []
+    train, validation = assigned.of("train").label, assigned.of("validation").label
+    measured: dict[str, Any] = {}  # if nothing blocks training
     if not blocks and not any(finding.severity == "blocks" for finding in findings):
         target = task.target(assigned.labels)
-        positive = task.facts(target, config).get("positive_label", "")
-        validation = assigned.of("validation").label
-        majority = task.constant_scores(train, validation, target, task.metrics)
-        fingerprint = assigned.fingerprint(target)
+        measured = {
+            "positive_label": task.facts(target, config).get("positive_label", ""),
+            "majority": task.constant_scores(train, validation, target, task.metrics),
+            "fingerprint": assigned.fingerprint(target),
+        }
         if not target.names:
-            scale = task.counted(train, target)
-            places = np.linspace(target.low, target.high, _CUTS + 2)[1:-1]
-            cuts = [(cut, int((train >= cut).sum())) for cut in (float(f"{n:.3g}") for n in places)]
+            cuts = (
+                float(f"{n:.3g}") for n in np.linspace(target.low, target.high, _CUTS + 2)[1:-1]
+            )
+            measured["cuts"] = [(cut, int((train >= cut).sum())) for cut in cuts]
+            measured["scale"] = dict(task.counted(train, target))
     report = CheckReport(
         source=dataset.source,
         revision=dataset.revision,
@@ -141,9 +142,6 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
         columns=dataset.columns._asdict(),
         task=task.name,
         labels=assigned.labels.reading.names,
-        scale=dict(scale),
-        cuts=cuts,
-        positive_label=positive,
         read=dataset.rows,
         splits=[
             SplitSummary(
@@ -151,15 +149,14 @@ def _report(assigned: SplitRows, config: RunConfig, findings: list[Finding]) -> 
             )
             for name, (source_split, rows) in assigned.rows.items()
         ],
-        majority=majority,
         lengths=TokenLengths(note=_("They are measured once the model is loaded.")),
         notes=dataset.notes,
         unreadable=[*chain(*dataset.examples.values())],
         sheets=dataset.sheets,
         folds=config.folds,
-        fingerprint=fingerprint,
+        **measured,
     )
-    own = _described(assigned, task.findings(assigned.labels, train, majority))
+    own = _described(assigned, task.findings(assigned.labels, train, report.majority))
     return replace(report, findings=_by_severity(_offer_sheets([*blocks, *own, *findings])))
 
 
@@ -227,13 +224,14 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
     __, first, group = np.unique(ordered, return_index=True, return_inverse=True)
     labels = np.concatenate([key.label for key in keys])
     differs = (labels != labels[first[group]]).reshape(len(group), -1).any(axis=1)
-    conflicting = np.isin(group, group[differs])
-    conflicts, start = [], 0
-    for source_split, rows in (assigned.rows[name] for name in assigned.distinct):
-        end = start + len(rows)
-        order = np.argsort(group[start:end], kind="stable")  # rows of a pair stand together
-        conflicts.append((source_split, rows[order][conflicting[start:end][order]]))
-        start = end
+    conflicts, repeated = [], []
+    of_splits = np.split(group, np.cumsum([len(key) for key in keys])[:-1])
+    for name, own in zip(assigned.distinct, of_splits, strict=True):
+        source_split, rows = assigned.rows[name]
+        order = np.argsort(own, kind="stable")  # rows of a pair stand together
+        conflicts.append((source_split, rows[order][np.isin(own[order], group[differs])]))
+        first = np.unique(own, return_index=True)[1]
+        repeated.append((source_split, np.delete(rows, first)))
     title = _("Equal texts have different labels")
     action = _(
         "These rows are kept; one of the labels is wrong, and no model can learn both. If "
@@ -249,11 +247,6 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
     action = _("They are kept and count more than once; drop_duplicates keeps only the first.")
     if config.drop_duplicates:
         action = _("The first of them is kept.")
-    repeated = []
-    for name in assigned.distinct:
-        source_split, rows = assigned.rows[name]
-        first = np.unique(assigned.of(name).ordered, return_index=True)[1]
-        repeated.append((source_split, np.delete(rows, first)))
     title = _("Rows that repeat an earlier one of their split")
     buttons, done = [_leave_out(config, "drop_duplicates", repeated)], config.drop_duplicates
     yield Finding("duplicates", "warns", title, action, repeated, buttons, done)
@@ -318,10 +311,10 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
         text = "; ".join(f"{name}: {cell}" for name, cell in zip(usable, cells, strict=False))
         examples.append(Example("train", line, note=text[:_EXAMPLE_CHARACTERS]))
     said, sample = columns.choices_of(config), dataset_cache.sample_cells(source, config)
-    guess = columns.guess_from(source.columns, sample, said)
+    guess, doubts = columns.guess_from(source.columns, sample, said)
     # A question about each role in doubt, the texts first.
-    roles = guess.doubts if any(guess.doubts.values()) else [*guess.doubts][:1]
-    findings = [columns.ask(guess, role, source.name, sample) for role in roles]
+    asked = [*doubts.items()] if any(doubts.values()) else [*doubts.items()][:1]
+    findings = [columns.ask(guess, *in_doubt, source.name, sample) for in_doubt in asked]
     try:
         columns.check_choices(said, source.columns, source.name)
     except DataError:
@@ -332,7 +325,7 @@ def _report_columns(config: RunConfig, root: Path, error: DataError) -> CheckRep
         source=source.name,
         revision=source.revision,
         choices=source.columns,
-        columns={role: getattr(guess, role) for role in said},
+        columns=guess._asdict(),
         findings=_offer_sheets([*findings, *chain(*source.remarks.values())]),
         notes=source.notes,
         sheets=source.sheets,

@@ -1,15 +1,14 @@
 """Guess which columns hold the texts and the answer, by their cells first, then by their names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from finetune.config import NO_COLUMN
 from finetune.data import review
 from finetune.data.review import is_of_model
+from finetune.runs.summary import ColumnNames
 from finetune.tasks.cells import (
     NO_LABEL,
     clean_label,
@@ -86,15 +85,7 @@ _DATE_WORDS = {
 _WIDE = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]")  # scripts without spaces
 
 
-@dataclass(frozen=True)
-class Guess:
-    """The column of each role, "" for none. `doubts` has the candidates for each role in doubt."""
-
-    sentence1: str
-    sentence2: str
-    label: str
-    status: str = ""
-    doubts: Mapping[Role, Sequence[str]] = field(default_factory=dict)
+Doubts = dict[Role, Sequence[str]]  # the candidates for each role in doubt
 
 
 @dataclass(frozen=True)
@@ -104,6 +95,10 @@ class Profile:
     kind: Kind = "unknown"
     values: frozenset[str] = frozenset()  # distinct cells, in small letters
     measured: bool = False  # True for numbers with fractions, separated thousands or units
+
+
+Profiles = Mapping[str, Profile]  # by column
+Sample = Mapping[str, Sequence[Any]]  # cells by column
 
 
 def describe_cells(cells: Sequence[Any]) -> Profile:
@@ -165,17 +160,11 @@ def plain_name(name: str) -> str:
 
 
 def guess_columns(
-    names: Sequence[str],
-    cells: Mapping[str, Sequence[Any]] | None = None,
-    chosen: Mapping[Role, str] | None = None,
-) -> Guess:
-    """Guess the column of each role.
-
-    Args:
-        names: the columns in their order.
-        cells: sample cells of each usable column; if empty, only names count.
-        chosen: the columns that a person chose; "" leaves a role open, `NO_COLUMN` means none.
-    """
+    names: Sequence[str], cells: Sample | None = None, chosen: Mapping[Role, str] | None = None
+) -> tuple[ColumnNames, Doubts]:
+    """Guess the column of each role, "" for none, by the names of the columns and sample `cells` of
+    each usable one; without these, only names count. Of the columns that a person has `chosen`, ""
+    leaves a role open, and `NO_COLUMN` means none."""
     said = {role: (chosen or {}).get(role, "") for role in ROLES}
     default = Profile("unusable" if cells else "unknown")
     profiles = {}
@@ -208,14 +197,11 @@ def guess_columns(
     if label and not status:
         status, found = _guess_status(label, profiles, {first, second})
         doubts |= {"status": found} if found else {}
-    return Guess(first, second, label, "" if status == NO_COLUMN else status, doubts)
+    return ColumnNames(first, second, label, "" if status == NO_COLUMN else status), doubts
 
 
 def _label_candidates(
-    free: Mapping[str, Profile],
-    aside: Container[str],
-    said: Mapping[Role, str],
-    names: Sequence[str],
+    free: Profiles, aside: Container[str], said: Mapping[Role, str], names: Sequence[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the columns that may hold the answer, a single one if it does, and the pairs that may
     be the texts. What people say comes before what a model suggests; the columns `aside` only say
@@ -240,9 +226,7 @@ def _label_candidates(
     return found, pairs
 
 
-def _guess_status(
-    label: str, profiles: Mapping[str, Profile], texts: Container[str]
-) -> tuple[str, list[str]]:
+def _guess_status(label: str, profiles: Profiles, texts: Container[str]) -> tuple[str, list[str]]:
     """Return the column that says which rows count, "" if there is none, and those that may."""
     if _has_status(label, profiles):
         return review.status_of(label, profiles), []
@@ -253,22 +237,20 @@ def _guess_status(
     return (others[0], []) if [found[name] for name in others] == [2] else ("", others)
 
 
-def _has_status(name: str, profiles: Mapping[str, Profile]) -> bool:
+def _has_status(name: str, profiles: Profiles) -> bool:
     """True if a column holds answers of people, and another one says which of them count."""
     status = review.status_of(name, profiles)
     kinds = ("lists", "unusable")  # a list with the status of each answer
     return status not in ("", name) and profiles[status].kind in kinds
 
 
-def _vary(candidates: Iterable[str], free: Mapping[str, Profile]) -> bool:
+def _vary(candidates: Iterable[str], free: Profiles) -> bool:
     """True if one of these columns may have several values."""
     kinds = ("unknown", "unusable")
     return any(free[name].kind in kinds or len(free[name].values) > 1 for name in candidates)
 
 
-def _possible(
-    free: Mapping[str, Profile], candidates: Container[str], taken: Container[str]
-) -> list[str]:
+def _possible(free: Profiles, candidates: Container[str], taken: Container[str]) -> list[str]:
     """Every column that may be the answer: the candidates first, then those of few values, numbers
     or short texts; any other if there are none."""
     kinds: tuple[Kind, ...] = ("few", "lists", "repeated", "number", "short", "unknown")
@@ -295,7 +277,7 @@ def named_label(names: Sequence[str]) -> str:
     return named[0] if len(named) == 1 else ""
 
 
-def _named_labels(free: Mapping[str, Profile]) -> list[str]:
+def _named_labels(free: Profiles) -> list[str]:
     """Columns that hold the answer by their names and cells; a single one is certain."""
     by_name = {plain_name(name): name for name in reversed(list(free))}
 
@@ -317,7 +299,7 @@ def _named_labels(free: Mapping[str, Profile]) -> list[str]:
     return _numbered(free, other) or scores[:1] or many[:1]
 
 
-def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
+def _labels_by_cells(free: Profiles, names: Sequence[str]) -> list[str]:
     """Columns that may hold the answer by their cells, if no name says it; a single one is
     certain."""
     unknown = [name for name, profile in free.items() if profile.kind == "unknown"]
@@ -342,7 +324,7 @@ def _labels_by_cells(free: Mapping[str, Profile], names: Sequence[str]) -> list[
     return constant or [name for name, profile in free.items() if profile.measured]
 
 
-def _numbered(free: Mapping[str, Profile], names: Sequence[str]) -> list[str]:
+def _numbered(free: Profiles, names: Sequence[str]) -> list[str]:
     """Add the columns of labels that have one of these names but for a number."""
     stems = set(map(stem, names))
     return [
@@ -357,7 +339,7 @@ def has_marks(profile: Profile) -> bool:
     return profile.kind in ("few", "number") and None not in marks
 
 
-def _known_pairs(free: Mapping[str, Profile], said: Mapping[Role, str]) -> list[tuple[str, str]]:
+def _known_pairs(free: Profiles, said: Mapping[Role, str]) -> list[tuple[str, str]]:
     """Pairs of columns whose names belong together; several if equally likely."""
     if said["sentence2"] == NO_COLUMN:
         return []
@@ -398,13 +380,13 @@ def _affixed(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _guess_texts(
-    free: Mapping[str, Profile], pairs: Sequence[tuple[str, str]], said: Mapping[Role, str]
-) -> tuple[str, str, dict[Role, Sequence[str]]]:
-    """Guess the columns of both texts, and the candidates for each in doubt."""
+    free: Profiles, pairs: Sequence[tuple[str, str]], said: Mapping[Role, str]
+) -> tuple[str, str, Doubts]:
+    """Guess the columns of both texts."""
     first, second = said["sentence1"], said["sentence2"]
     single = second == NO_COLUMN  # or one is chosen, or still to be guessed
     if pairs:
-        ask: dict[Role, Sequence[str]] = {"sentence2": [name for pair in pairs for name in pair]}
+        ask: Doubts = {"sentence2": [name for pair in pairs for name in pair]}
         return *pairs[0], ask if len(pairs) > 1 else {}
     texts = _texts(free)
     wordy = [name for name in texts if _is_text(free, name)]
@@ -424,7 +406,7 @@ def _guess_texts(
     return "", "", {"sentence1": texts}
 
 
-def _texts(free: Mapping[str, Profile]) -> list[str]:
+def _texts(free: Profiles) -> list[str]:
     """The columns that may hold texts: wordy ones, or short ones if there are none, or any."""
     likely = {name: free[name] for name in free if _last_word(name) not in _NO_TEXTS} or free
     wordy, every = (
@@ -435,7 +417,7 @@ def _texts(free: Mapping[str, Profile]) -> list[str]:
     return wordy or every or short or (list(likely) if len(likely) == 1 else list(free))
 
 
-def _is_text(free: Mapping[str, Profile], name: str) -> bool:
+def _is_text(free: Profiles, name: str) -> bool:
     return name not in free or free[name].kind == "text"
 
 

@@ -1,23 +1,11 @@
 """Choose the columns of a source that hold the texts and the label, or guess them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from typing import Any
 
 from finetune.config import NO_COLUMN, RunConfig
-from finetune.data.column_guess import (
-    ROLES,
-    Guess,
-    Role,
-    describe_cells,
-    guess_columns,
-    has_marks,
-    named_label,
-    plain_name,
-    stem,
-)
+from finetune.data import column_guess
+from finetune.data.column_guess import ROLES, Doubts, Role, Sample, guess_columns, plain_name
 from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
@@ -49,17 +37,16 @@ def match_columns(names: Sequence[str], trained: ColumnNames) -> tuple[str, str,
     parts = [by_name.get(plain_name(part), "") for part in trained.label.split(BETWEEN)]
     if not label and all(parts):
         label = BETWEEN.join(parts)
-    label = label or named_label([name for name in names if name not in (first, second)])
+    left = [name for name in names if name not in (first, second)]
+    label = label or column_guess.named_label(left)
     if not first or (trained.sentence2 and not second):
         others = [name for name in names if name not in (label, *parts)]
         said: dict[Role, str] = {
             "sentence2": "" if trained.sentence2 else NO_COLUMN,
             "label": label or NO_COLUMN,
         }
-        guess = guess_columns(others, chosen=said)
-        first, second = guess.sentence1, guess.sentence2
-        if guess.doubts:
-            first = second = ""
+        guess, doubts = guess_columns(others, chosen=said)
+        first, second = ("", "") if doubts else guess[:2]
     return first, second if trained.sentence2 else "", label
 
 
@@ -69,33 +56,26 @@ def choices_of(config: RunConfig) -> dict[Role, str]:
 
 
 def choose_columns(
-    columns: Mapping[str, str], source: str, config: RunConfig, cells: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, str], source: str, config: RunConfig, cells: Sample
 ) -> ColumnNames:
-    """Return the columns that a configuration chooses, and guess the others.
-
-    Args:
-        columns: name -> why it cannot be used, or "".
-        source: its name, for errors.
-        cells: a sample of the cells of each column.
-
-    Raises:
-        DataError: if a column is missing, unusable or chosen twice, or the guess is in doubt.
-    """
+    """Return the columns that a configuration chooses, and guess the others by a sample of the
+    cells of each. DataError, which names the source, if a column is missing, unusable or chosen
+    twice, or the guess is in doubt. `columns`: name -> why it cannot be used, or ""."""
     said = choices_of(config)
     check_choices(said, columns, source)
-    guess = guess_from(columns, cells, said)
-    for role in guess.doubts:
-        asked = ask(guess, role, source, cells)
+    guess, doubts = guess_from(columns, cells, said)
+    for role, candidates in doubts.items():
+        asked = ask(guess, role, candidates, source, cells)
         raise DataError(asked.title, asked.action)
-    for role in ROLES:
-        if column := getattr(guess, role):
+    for role, column in zip(ROLES, guess, strict=True):
+        if column:
             _check_column(role, column, columns, source)
-    return ColumnNames(guess.sentence1, guess.sentence2, guess.label, guess.status)
+    return guess
 
 
 def guess_from(
-    columns: Collection[str], cells: Mapping[str, Sequence[Any]], said: Mapping[Role, str]
-) -> Guess:
+    columns: Collection[str], cells: Sample, said: Mapping[Role, str]
+) -> tuple[ColumnNames, Doubts]:
     """Guess the columns that nobody chose. The arguments are those of `choose_columns`."""
     parts = parts_of(said["label"], columns)
     return guess_columns([name for name in columns if name not in parts], cells, said)
@@ -116,9 +96,10 @@ def check_choices(said: Mapping[Role, str], columns: Mapping[str, str], source: 
         )
 
 
-def ask(guess: Guess, role: Role, source: str, cells: Mapping[str, Sequence[Any]]) -> Finding:
-    """Ask about a role in doubt. `cells` are a sample."""
-    candidates = list(guess.doubts[role])
+def ask(
+    guess: ColumnNames, role: Role, candidates: Sequence[str], source: str, cells: Sample
+) -> Finding:
+    """Ask which of the `candidates` has a role in doubt. `cells` are a sample."""
     names = some([repr(name) for name in candidates], 6)
     first, second = guess.sentence1, guess.sentence2
     if role == "sentence2":
@@ -164,14 +145,14 @@ def ask(guess: Guess, role: Role, source: str, cells: Mapping[str, Sequence[Any]
     return question("columns", text, answers)
 
 
-def _joint_labels(names: Sequence[str], cells: Mapping[str, Sequence[Any]]) -> Iterator[Remedy]:
+def _joint_labels(names: Sequence[str], cells: Sample) -> Iterator[Remedy]:
     """Make the buttons that read several columns as labels: columns of marks, those with one name
     but for a number, or if there are neither all that repeat their values."""
-    profiles = {name: describe_cells(cells.get(name, ())) for name in names}
-    marked = [name for name, profile in profiles.items() if has_marks(profile)]
+    profiles = {name: column_guess.describe_cells(cells.get(name, ())) for name in names}
+    marked = [name for name, profile in profiles.items() if column_guess.has_marks(profile)]
     few = [name for name in names if name in marked or profiles[name].kind in ("few", "lists")]
-    stems = Counter(map(stem, few))
-    numbered = [name for name in few if stems[stem(name)] > 1 and name not in marked]
+    stems = Counter(map(column_guess.stem, few))
+    numbered = [name for name in few if stems[column_guess.stem(name)] > 1 and name not in marked]
     for joint in [marked, numbered] if max(len(marked), len(numbered)) > 1 else [few]:
         value = BETWEEN.join(joint)
         if len(joint) > 1 and parts_of(value, names) == joint:

@@ -1,7 +1,5 @@
 """Write CSV files whose cells no spreadsheet takes for formulas."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,19 +1,17 @@
 """Rows of a source, cached on disk: texts as Arrow files, labels and hashes as arrays."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +26,7 @@ from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
 from finetune.data import catalog, hub_access, review, sources
 from finetune.data.columns import NESTED, SAMPLE_ROWS, choices_of, choose_columns
+from finetune.data.sources import CellRows, Source
 from finetune.environment import child_process
 from finetune.errors import DataError
 from finetune.findings import Example, Finding, in_split, shorten
@@ -64,8 +63,8 @@ class RowHashes:
     def __len__(self) -> int:
         return len(self.label)
 
-    def __getitem__(self, rows: Integers) -> RowHashes:
-        return RowHashes(*(values[rows] for values in vars(self).values()))
+    def __getitem__(self, rows: Integers) -> Self:
+        return replace(self, **{name: values[rows] for name, values in vars(self).items()})
 
     @property
     def ordered(self) -> Integers:
@@ -106,19 +105,15 @@ class CachedDataset:
     def paired(self) -> bool:
         return bool(self.columns.sentence2)
 
-    def joined(self) -> CachedDataset:
+    def joined(self) -> Self:
         """The same rows, with those of the validation split behind those of train."""
         if "validation" not in self.rows:
             return self
-        rows = {split: count for split, count in self.rows.items() if split != "validation"}
-        names = [self.splits.get(split, split) for split in ("train", "validation")]
-        return replace(
-            self,
-            rows=rows | {"train": rows["train"] + self.rows["validation"]},
-            splits={split: self.splits.get(split, split) for split in rows}
-            | {"train": " + ".join(names)},
-            behind=self.rows["validation"],
-        )
+        rows, names = dict(self.rows), dict(self.splits)
+        behind = rows.pop("validation")
+        rows["train"] += behind
+        names["train"] += f" + {names.pop('validation')}"
+        return replace(self, rows=rows, splits=names, behind=behind)
 
     def texts(self, split: str) -> Dataset:
         """The sentences of a split, memory-mapped."""
@@ -146,12 +141,10 @@ class CachedDataset:
     def _parts(self, split: str) -> list[str]:
         return ["train", "validation"] if self.behind and split == "train" else [split]
 
-    def examples_of(
-        self, split: str, rows: Sequence[int] | Integers, characters: int
-    ) -> list[Example]:
+    def examples_of(self, split: str, rows: Integers, characters: int) -> list[Example]:
         """Return rows of a split as examples, each sentence cut to this many characters."""
-        texts, keys, shown = self.texts(split), self.hashes(split), np.array(rows, np.int64)
-        own = {int(row): part for part, some in self.origins(split, shown) for row in some}
+        texts, keys = self.texts(split), self.hashes(split)
+        own = {int(row): part for part, some in self.origins(split, rows) for row in some}
         return [
             Example(
                 own[row],
@@ -159,7 +152,7 @@ class CachedDataset:
                 label=find_task(self.task).cell(self.spellings, keys.label[row]),
                 **{name: shorten(text or "", characters) for name, text in texts[row].items()},
             )
-            for row in shown.tolist()
+            for row in rows.tolist()
         ]
 
 
@@ -199,8 +192,8 @@ def read_dataset(
             if config.task or config.score_cut:
                 task = find_task(CUT_SCORES if config.score_cut else config.task)
             else:  # the cells of the label column show it
-                label, status = columns.label, columns.status
-                rows = source.rows("train", [], label, lambda *_: None, status)
+                alone = columns._replace(sentence1="", sentence2="")
+                rows = source.rows("train", alone, lambda *_: None, lambda *_: None)
                 task = recognise([cells[-1] for _, cells in islice(rows, SAMPLE_ROWS)])
             dataset = _write(Path(unfinished) / "new", source, columns, task, progress)
             values = TypeAdapter(CachedDataset).dump_json(dataset, exclude={"folder"})
@@ -211,7 +204,7 @@ def read_dataset(
     return replace(dataset, folder=folder)
 
 
-def sample_cells(source: sources.Source, config: RunConfig) -> dict[str, list[Any]]:
+def sample_cells(source: Source, config: RunConfig) -> dict[str, list[Any]]:
     """Read cells of each usable training column to guess columns by: the first rows and some later
     ones. Empty if no column has to be guessed."""
     usable = [name for name, reason in source.columns.items() if reason in ("", NESTED)]
@@ -270,13 +263,8 @@ def load_cached(folder: Path) -> CachedDataset | None:
 
 
 def _write(
-    folder: Path,
-    source: sources.Source,
-    columns: ColumnNames,
-    task: Task,
-    progress: ProgressCallback,
+    folder: Path, source: Source, columns: ColumnNames, task: Task, progress: ProgressCallback
 ) -> CachedDataset:
-    """Write the rows of a source into a new folder."""
     class_names = source.classes.get(columns.label)
     encoder = task.encoder(columns.label, class_names or [])
     unreadable = dict.fromkeys(source.splits, 0)
@@ -284,28 +272,19 @@ def _write(
     left_out: dict[str, dict[str, list[int]]] = {split: {} for split in source.splits}
     numbers: dict[str, Integers] = {}  # split -> the hashes of `RowHashes`, a row each
 
-    def count_bad_row(split: str, line: int, reason: str) -> None:
+    def note_bad(split: str, line: int, reason: str) -> None:
         unreadable[split] += 1
         if len(examples[split]) < MAX_BAD_ROWS:
             examples[split].append(Example(split, line, note=reason))
 
-    def count_left_out(split: str, line: int, reason: str) -> None:
+    def note_left_out(split: str, line: int, reason: str) -> None:
         left_out[split].setdefault(reason, []).append(line)
 
     folder.mkdir()
     for split in source.splits:
-        rows = source.rows(
-            split,
-            columns.sentences,
-            columns.label,
-            partial(count_bad_row, split),
-            columns.status,
-            partial(count_left_out, split),
-        )
-        path = folder / f"{split}.arrow"
-        labels, numbers[split] = _write_texts(
-            path, rows, columns, encoder, partial(progress, split)
-        )
+        rows = source.rows(split, columns, partial(note_bad, split), partial(note_left_out, split))
+        path, told = folder / f"{split}.arrow", partial(progress, split)
+        labels, numbers[split] = _write_texts(path, rows, columns, encoder, told)
         np.save(folder / f"{split}-labels.npy", labels)
         np.save(folder / f"{split}.npy", numbers[split])
     return CachedDataset(
@@ -334,7 +313,7 @@ def _write(
 
 def _write_texts(
     path: Path,
-    rows: sources.CellRows,
+    rows: CellRows,
     columns: ColumnNames,
     encoder: LabelEncoder,
     progress: Callable[[int], None],

@@ -1,7 +1,5 @@
 """Delimited text, such as CSV and TSV, as a table. A broken line does not affect the others."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import re
@@ -81,14 +79,12 @@ class CsvTable(TextTable):
         records = list(quoting.Scanner(iter(body), shape, quote))
         rows = [record.cells for record in records]
         header = headers.find_header(rows, options.header)
-        self.has_header = header.named
-        names = header.names(rows)
+        names = list(map(headers.clean, header.names(rows)))
         rest = rows[header.rows :]
         widths = Counter(map(len, rest)).most_common(1)
-        if not header.named:
-            names = [""] * (widths[0][0] if widths else len(names))
+        if widths and not header.named:
+            names = [""] * widths[0][0]
         width = len(names)
-        names = list(map(headers.clean, names))
         self._name_columns(names)
         start = records[header.above].line if records else 0  # of the names, or the first row
         self._last_above = records[header.rows - 1].last if header.named and records else start - 1
@@ -108,7 +104,6 @@ class CsvTable(TextTable):
         )
 
     def _lines_below(self, on_bad_row: OnBadRow) -> Iterator[Line]:
-        """The lines below the names of the columns."""
         return dropwhile(lambda line: line[0] <= self._last_above, self._lines(on_bad_row))
 
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:

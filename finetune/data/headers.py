@@ -1,8 +1,6 @@
 """Find the row of a table that names its columns. A title or empty rows may stand above it, rows
 that describe the columns beneath it, and some tables have none."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -37,9 +35,11 @@ class Header:
         return self.above + self.named + self.below
 
     def names(self, rows: Sequence[Cells]) -> Cells:
-        """The names of the columns, from the first rows of a table. Where a name stands above
-        several columns, each is called by the row beneath it too."""
+        """The names of the columns, from the first rows of a table; empty ones if no row has them.
+        Where a name stands above several columns, each is called by the row beneath it too."""
         names = rows[self.above] if rows else []
+        if not self.named:
+            return [""] * len(names)
         beneath = rows[self.above + 1] if self.below else []
         if not any(sub and not name for name, sub in zip(names, beneath, strict=False)):
             return names
@@ -54,11 +54,10 @@ def find_header(rows: Sequence[Cells], requested: str = "auto") -> Header:
     """Find the header among the first rows of a table; `requested` is `RunConfig.header`."""
     filled = [sum(cell.strip() != "" for cell in row) for row in rows]
     usual = max(Counter(n for n in filled if n > 1).most_common(1), default=(1, 0))[0]
+    limit = min(_MAX_ABOVE, len(rows) - 1) if usual > 1 else 0
     above = 0
-    while (
-        usual > 1
-        and above < min(_MAX_ABOVE, len(rows) - 1)
-        and (filled[above] < 2 or (filled[above] != usual and rows[above][0].startswith("#")))
+    while above < limit and (
+        filled[above] < 2 or (filled[above] != usual and rows[above][0].startswith("#"))
     ):
         above += 1
     if requested != "auto" or above == len(rows):
@@ -92,12 +91,10 @@ def _names_and_data(rows: Sequence[Cells]) -> tuple[int, int]:
     first = names + 1
     # Of a row of descriptions, some cells are empty in columns that are filled in nearly all rows.
     full = [sum(map(bool, values)) > 0.9 * len(values) for values in columns]
-    while (
-        first in named
-        and _agreeing(votes[first])
-        + sum(filled and not cell for cell, filled in zip(cells[first], full, strict=True))
-        > 2
-    ):
+    while first in named:
+        empty = sum(filled and not cell for cell, filled in zip(cells[first], full, strict=True))
+        if _agreeing(votes[first]) + empty <= 2:
+            break
         first += 1
     return names, first
 
@@ -111,8 +108,7 @@ def _wordiness(cells: Cells) -> float:
     """The average words of the cells of a row; a number or an object, hardly a name, has some."""
     words = [
         _WORDY if _NUMBER.fullmatch(cell) or cell.startswith("{") else len(cell.split())
-        for cell in cells
-        if cell
+        for cell in filter(None, cells)
     ]
     return sum(words) / max(1, len(words))
 
@@ -135,17 +131,17 @@ def clean(cell: str) -> str:
     return cell.strip("\ufeff \t\r\n")
 
 
-def is_label(values: Counter[str], rows: int) -> bool:
-    """True if a column of this many rows has few values, most of them several times."""
-    return rows >= _FEW and 0 < len(values) <= min(_MAX_VALUES, max(2, rows // 5))
+def is_label(values: Counter[str]) -> bool:
+    """True if a column has few values, most of them several times."""
+    rows = values.total()
+    return rows >= _FEW and len(values) <= min(_MAX_VALUES, max(2, rows // 5))
 
 
 def _votes(first: Cells, body: Sequence[Cells]) -> int:
     """Vote whether a row holds names: above 0 it does, below 0 it is a row of data."""
     cells = [clean(cell) for cell in first]
-    if len(cells) > 1 and [cell for cell in cells if cell] == [
-        str(number) for number in range(sum(cell != "" for cell in cells))
-    ]:
+    filled = [cell for cell in cells if cell]
+    if len(cells) > 1 and filled == [str(number) for number in range(len(filled))]:
         return 2  # names that pandas gives
     same_width = [[clean(cell) for cell in row] for row in body if len(row) == len(cells)]
     others = [row for row in same_width if row != cells]  # without repeated headers
@@ -163,7 +159,6 @@ def _votes(first: Cells, body: Sequence[Cells]) -> int:
 
 
 def _column_vote(cell: str, values: list[str]) -> int:
-    """The vote of one column on its first cell."""
     present = [value for value in values if value]
     if not cell or not present:
         return 0
@@ -172,7 +167,7 @@ def _column_vote(cell: str, values: list[str]) -> int:
     is_number = bool(_NUMBER.fullmatch(cell))
     if [*counts] == [cell] and len(present) < len(values):
         return 0  # a mark, which may be called by the column's name
-    if is_label(counts, len(present)):
+    if is_label(counts):
         return -3 if cell in counts else 2 if not numeric else -1 if is_number else 3
     if numeric:
         return -2 if is_number else 2

@@ -5,8 +5,6 @@ Fetched bytes are counted in `<root>/.fetched/<digest of the owner>/fetched.json
 time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -18,21 +16,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from filelock import FileLock
 
 from finetune import disk, hub_errors, owners, uploads
-from finetune.config import BUNDLED_CHECKPOINT, BUNDLED_DATASET, SOURCE_FIELDS, RunConfig, is_upload
+from finetune.config import BUNDLED_DATASET, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data import catalog, checkpoint_catalog
 from finetune.environment import confinement, hub_connection
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError, FinetuneError, ModelError
 from finetune.hub_errors import Cause, Kind
 from finetune.messages import message as _
-
-if TYPE_CHECKING:
-    from huggingface_hub import DatasetInfo, ModelInfo
 
 _TIMEOUT, _PAGE_TIMEOUT = 10.0, 3.0  # seconds for an answer
 _ANSWER_SECONDS = 600  # seconds in which a page does not ask again
@@ -66,9 +61,9 @@ def silent(kind: Kind, name: str) -> FinetuneError:
 
 def info(
     kind: Kind, repo: str, revision: str = "", timeout: float = _TIMEOUT, sizes: bool = False
-) -> DatasetInfo | ModelInfo:
-    """Ask the Hub for the information about a repository. Raises the client's error, or
-    `hub_errors.Gated` for a gated repository in a shared app."""
+) -> Any:
+    """Ask the Hub for its `DatasetInfo` or `ModelInfo` about a repository. Raises the client's
+    error, or `hub_errors.Gated` for a gated repository in a shared app."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=hub_connection.hub_endpoint(), token=token())
@@ -166,15 +161,15 @@ def count_checkpoint(root: Path, owner: str, checkpoint: str, weights: bool = Tr
         sizes, _answer = _file_sizes("model", checkpoint)
         return sum(n for path, n in sizes.items() if path.endswith(endings) and "/" not in path)
 
-    local = checkpoint == BUNDLED_CHECKPOINT or catalog.is_folder(checkpoint)
     name = checkpoint if weights else f"{checkpoint} (tokenizer)"
-    if not local and (problem := _count(root, owner, name, size)):
+    of_hub = catalog.needs_hub(BUNDLED_DATASET, checkpoint)
+    if of_hub and (problem := _count(root, owner, name, size)):
         raise ModelError(problem, "Choose a smaller one.")
 
 
 def _file_sizes(
     kind: Kind, repo: str, revision: str = "", timeout: float = _TIMEOUT
-) -> tuple[dict[str, int], DatasetInfo | ModelInfo | None]:
+) -> tuple[dict[str, int], Any]:
     """The size of each file of a repository, in bytes, and the whole answer; empty if the Hub does
     not say."""
     with contextlib.suppress(Exception):  # the download reports the error

@@ -5,8 +5,6 @@ Objects within a row are cells of columns of their own. `{"data": {"text": ...},
 `annotations.status`: a list each, with an answer and a status of each person.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -48,7 +46,6 @@ class JsonTable(TextTable):
         if lists and not self._names:  # neither are there keys beside them
             header_rows = [[table.cell_text(cell) for cell in row] for row in lists]
             header = headers.find_header(header_rows, options.header)
-            self.has_header = header.named
             self._name_columns(header.names(header_rows))
             self._names, self._above = self.columns, header.rows
             if header.named:
@@ -208,9 +205,7 @@ class Record(dict[str, Any]):
 
 def _has_objects(cell: Any) -> bool:
     """True for an object, and for a list with one."""
-    return isinstance(cell, dict) or (
-        isinstance(cell, list) and any(isinstance(one, dict) for one in cell)
-    )
+    return any(isinstance(one, dict) for one in (cell if isinstance(cell, list) else [cell]))
 
 
 def _cells(name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:

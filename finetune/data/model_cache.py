@@ -6,8 +6,6 @@ A download that was cut off or killed goes on where it ended. The Hub's own clie
 Source of the layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re
@@ -18,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from finetune import disk, hub_errors
 from finetune.data import hub_access
@@ -83,16 +81,9 @@ class _Missing(NamedTuple):
 def fetch_large_files(
     repo: str, names: Sequence[str], revision: str, on_progress: Callable[[int, int], None]
 ) -> None:
-    """Fetch those of some files that are large and not in the cache yet.
-
-    Args:
-        revision: a commit.
-        on_progress: called with the bytes fetched and their total. What it raises ends the
-            download.
-
-    Raises:
-        the errors of the Hub's client.
-    """
+    """Fetch those of some files of a commit that are large and not in the cache yet. Raises the
+    errors of the Hub's client. `on_progress` is called with the bytes fetched and their total; what
+    it raises ends the download."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
 
@@ -122,19 +113,14 @@ def fetch_large_files(
         before += file.size
 
 
-@contextlib.contextmanager
-def _alone(path: Path, waits: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock. While another process holds it, `waits` is called twice a second."""
+def _alone(path: Path, waits: Callable[[], None]) -> AcquireReturnProxy:
+    """Take a lock. While another process holds it, `waits` is called twice a second."""
     lock = FileLock(path)
-    while not lock.is_locked:
-        with contextlib.suppress(Timeout):
-            lock.acquire(timeout=0.5)
-        if not lock.is_locked:
+    while True:
+        try:
+            return lock.acquire(timeout=0.5)
+        except Timeout:
             waits()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _fetch(file: _Missing, part: Path) -> Iterator[int]:

@@ -4,8 +4,6 @@ An unclosed mark would join lines, so a whole file is surveyed first: if its lin
 as they stand and do not fit with quotes, the quotes are text.
 """
 
-from __future__ import annotations
-
 import csv
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -71,10 +69,7 @@ class Shape:
 
     def fits(self, cells: Sequence[str]) -> bool:
         """True if a row has the right number of cells, or additional ones that are empty."""
-        count = len(cells)
-        return self.required <= count <= self.width or (
-            count > self.width and not any(cells[self.width :])
-        )
+        return len(cells) >= self.required and not any(cells[self.width :])
 
     def fits_plainly(self, line: str, sure: bool = False) -> bool:
         """True if a line that is split at every delimiter is a row. If texts contain the delimiter
@@ -97,12 +92,8 @@ class Shape:
 
 def few_values(rows: Sequence[Sequence[str]], width: int) -> dict[int, frozenset[str]]:
     """The values of the columns that have few, by the column's index."""
-    columns = {}
-    for index in range(width):
-        counts = Counter(row[index] for row in rows if len(row) > index)
-        if headers.is_label(counts, sum(counts.values())):
-            columns[index] = frozenset(counts)
-    return columns
+    columns = [Counter(row[i] for row in rows if len(row) > i) for i in range(width)]
+    return {i: frozenset(own) for i, own in enumerate(columns) if headers.is_label(own)}
 
 
 class Scanner:
@@ -176,25 +167,17 @@ class Scanner:
         return self._record(first[0], cells, [first], problem)
 
     def _record(
-        self,
-        line: int,
-        cells: list[str],
-        raw: Sequence[Line] = (),
-        problem: str = "",
-        kind: str = "",
+        self, line: int, cells: list[str], raw: Sequence[Line] = (), why: str = "", kind: str = ""
     ) -> Record:
         shape = self._shape
         if cells in shape.repeats:
             return Record(line, cells, "repeated", raw)
-        if not problem and not shape.fits(cells):
+        if not why and not shape.fits(cells):
             if shape.has_useful_start(cells):
                 return Record(line, cells, "extra", raw)
-            problem = _(
-                "has {count} fields where the first line has {width}",
-                count=len(cells),
-                width=shape.width,
-            )
-        return Record(line, cells, "broken" if problem else kind, raw, problem)
+            count, width = len(cells), shape.width
+            why = _("has {count} fields where the first line has {width}", count=count, width=width)
+        return Record(line, cells, "broken" if why else kind, raw, why)
 
 
 @dataclass

@@ -1,8 +1,6 @@
 """What annotators say of rows: which were accepted, rejected or skipped, and answers of several
 people to one row."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json
@@ -81,13 +79,10 @@ def status_of(label: str, columns: Container[str]) -> str:
 
 
 def judge(label: Any, status: Any, column: str, is_label: bool) -> tuple[Any, str]:
-    """Return the label of a row, and why the row is left out; "" if it counts.
-
-    Args:
-        label: its cell, or a list with the answer of each person.
-        status: the cell of the column `column`, or a list with the status of each answer.
-        is_label: true if the status is the label; only rows without a decision are left out then.
-    """
+    """Return the label of a row, and why the row is left out; "" if it counts. The label is its
+    cell, or a list with the answer of each person, and the status the cell of the column `column`,
+    or a list with that of each answer. If the status is the label (`is_label`), only rows without a
+    decision are left out."""
     statuses, answers = as_list(status), as_list(label)
     of_people = column.endswith(STATUS) and (answers or label in (None, "", []))
     if statuses is None and not of_people:

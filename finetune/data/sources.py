@@ -1,7 +1,5 @@
 """Sources of pairs: the bundled files, an upload, or the Hub, whose code is never run."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +20,7 @@ from finetune.data.table import OnBadRow, ReadOptions, Rows, Table, to_plain_val
 from finetune.errors import DataError, FinetuneError, some
 from finetune.findings import in_split
 from finetune.messages import message as _
+from finetune.runs.summary import ColumnNames
 from finetune.tasks.cells import Columns
 
 T = TypeVar("T")
@@ -53,21 +52,13 @@ class Source:
         self.sheets = train.sheets  # of a workbook
 
     def rows(
-        self,
-        split: str,
-        sentences: Sequence[str],
-        label: str,
-        on_bad_row: OnBadRow,
-        status: str = "",
-        on_left_out: OnBadRow = lambda line, reason: None,
+        self, split: str, columns: ColumnNames, on_bad_row: OnBadRow, on_left_out: OnBadRow
     ) -> CellRows:
         """Yield the cells of some columns of a split. The last cell is the label: `Columns` if it
         stands for several, of which there are none if the split has no labels. Rows that did not
-        pass review, as the column `status` says, are left out.
-
-        Raises:
-            DataError: as below, or if a needed column is missing.
-        """
+        pass review, as the status column says, are left out. DataError as below, or if a needed
+        column is missing."""
+        sentences, label, status = [*filter(None, columns.sentences)], columns.label, columns.status
         parts = parts_of(label, self.columns) or [label]
         own = self._tables[split].columns
         for column in [*sentences, *(parts if label and split != "test" else ())]:
@@ -150,7 +141,6 @@ def open_source(config: RunConfig, root: Path) -> Source:
 
 
 def _open_hub(config: RunConfig) -> Source:
-    """Open a dataset of the Hub, which `datasets` downloads."""
     repo, part = catalog.repo_and_config(config)
     commit = _commit(repo, config.dataset_revision)
     if commit:
@@ -174,10 +164,7 @@ def _open_hub(config: RunConfig) -> Source:
     loaded = _read_hub(load, repo, revision, part)
     splits = _choose_splits(list(loaded), config)
     name = f"{repo} ({part})" if part else repo
-    tables: dict[str, Table] = {
-        split: _HubTable(name, loaded[own]) for split, own in splits.items()
-    }
-    source = Source(name, tables)
+    source = Source(name, {split: _HubTable(name, loaded[own]) for split, own in splits.items()})
     source.revision, source.splits = commit, splits
     for column, feature in loaded[splits["train"]].features.items():
         inner = getattr(feature, "feature", None)  # of a list

@@ -2,8 +2,6 @@
 validation split or folds are cut from the training rows: each class by its share, equal pairs
 together."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +21,7 @@ from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
 from finetune.metrics.shared_rows import SharedRows, linked_rows
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, Target
-from finetune.tasks.labels import LabelledRows
+from finetune.tasks.labels import LabelledRows, answered
 from finetune.tasks.registry import find_task
 from finetune.text_hashes import Integers
 
@@ -113,6 +111,8 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         column = labels if labels.ndim == 1 else list(labels)  # Arrow takes no table as a column
         texts = dataset.texts(source_split).add_column("label", column, feature=feature)
         splits[name] = texts.select(rows)
+    named = dataset.columns._asdict().items()
+    uncut = [name for name, (source_split, _) in assigned.rows.items() if source_split == name]
     return Pairs(
         splits=splits,
         target=target,
@@ -120,11 +120,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
         facts={
             "source": dataset.source,
             "revision": dataset.revision,
-            "columns": {
-                role: name
-                for role, name in dataset.columns._asdict().items()
-                if name or role != "status"
-            },
+            "columns": {role: name for role, name in named if name or role != "status"},
             "reading": [*dataset.notes, *(one.title for one in remarks if one.kind != "sheet")],
             "rows": {name: len(split) for name, split in splits.items()},
             "left_out": assigned.left_out,
@@ -132,11 +128,7 @@ def load_pairs(config: RunConfig, root: Path) -> Pairs:
             "leaked": {name: len(rows) for name, rows in assigned.leaked().items() if len(rows)},
             **task.facts(target, config),
             # The source's own names of the splits that were not cut from another.
-            "splits": {
-                name: dataset.splits.get(name, "")
-                for name, (source_split, _) in assigned.rows.items()
-                if source_split == name
-            },
+            "splits": {name: dataset.splits.get(name, "") for name in uncut},
             "named_labels": dataset.named_labels,
         },
         fingerprint=assigned.fingerprint(target),
@@ -167,8 +159,7 @@ def half_lost(assigned: SplitRows, config: RunConfig) -> Iterator[Finding]:
             split=split,
         )
         if config.lost_rows == "leave_out":
-            undo = [Remedy("lost_rows", "ask", _("Undo"))]
-            yield Finding("half-lost", "notes", title, _("You chose it."), remedies=undo, done=True)
+            yield answered("half-lost", title, Remedy("lost_rows", "ask", _("Undo")))
             continue
         used = dataset.columns._asdict().values()
         others = [name for name, why in dataset.choices.items() if not why and name not in used]
@@ -285,12 +276,8 @@ def cut_validation(keys: RowHashes, strata: Integers, share: float, seed: int) -
     off by more than a row, only equal pairs stay together; if one pair is almost everything, no
     rows do. The order of the rows does not matter, but any other row draws all anew.
 
-    Args:
-        keys: hashes of the rows.
-        strata: of which each gets its share, such as classes; shape (rows,), from 0, or (rows,
-            strata) of 0 and 1 for rows that may be of several.
-        share: of the rows, from 0 to 1.
-        seed: fixes the choice.
+    `strata`, such as classes, each get their `share` of the rows, from 0 to 1; they have the shape
+    (rows,), from 0, or (rows, strata) of 0 and 1 for rows that may be of several.
     """
     if len(keys) < 2:
         return np.zeros(len(keys), bool)
@@ -323,21 +310,15 @@ def cut_folds(
     keys: RowHashes, strata: Integers, folds: int, seed: int, names: Sequence[str] = ()
 ) -> Integers:
     """Assign each row to a fold, from 1; shape (rows,). No sentence is in two folds, and each
-    stratum is spread over them as evenly as that allows.
+    stratum is spread over them as evenly as that allows. DataError if there are too few groups of
+    rows that share sentences, or one is too large for its fold.
 
     Groups of rows that share sentences go, the largest and then the rarest first, to the fold that
     lacks most of their strata (after Sechidis et al. 2011,
     https://doi.org/10.1007/978-3-642-23808-6_10).
 
-    Args:
-        keys: hashes of the rows.
-        strata: as `cut_validation` takes them.
-        folds: number of folds.
-        seed: fixes the folds.
-        names: of the strata if they are classes, each of which has to be in every fold.
-
-    Raises:
-        DataError: if there are too few groups, or one is too large for its fold.
+    `strata` are as `cut_validation` takes them; `names` are theirs if they are classes, each of
+    which has to be in every fold.
     """
     group = linked_rows(keys.first, keys.second if keys.second.any() else keys.first)
     table = strata if strata.ndim > 1 else np.eye(1 + max(strata, default=0), dtype=int)[strata]

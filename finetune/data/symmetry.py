@@ -1,21 +1,17 @@
 """Test whether the order of a pair's sentences matters. If nothing tells the first ones from the
 second ones, a pair may be read in either order."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from finetune.data.splits import Pairs
 from finetune.tasks.base import one_stratum
 from finetune.tasks.registry import task_of
 from finetune.text_hashes import Integers
-
-if TYPE_CHECKING:
-    from finetune.data.splits import Pairs
 
 _SAMPLE = 2000  # pairs of a class
 _FEWEST = 30  # pairs of a class that are needed to learn from

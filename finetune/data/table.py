@@ -3,15 +3,13 @@
 The limits bound the memory that a small file can make a reader use.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 import pyarrow as pa
 
@@ -42,14 +40,8 @@ class ReadOptions:
     header: str = "auto"
 
     @classmethod
-    def of(cls, config: RunConfig) -> ReadOptions:
-        """The options of a configuration."""
+    def of(cls, config: RunConfig) -> Self:
         return cls(**{name: getattr(config, name) for name in READING_FIELDS})
-
-    @classmethod
-    def checked(cls, values: Mapping[str, Any]) -> ReadOptions:
-        """The options with these values by field; ConfigError if one is invalid."""
-        return cls.of(RunConfig(**values))
 
 
 MAX_LINES = 20  # shown of a remark
@@ -89,26 +81,20 @@ class Table(ABC):
         self.delimiter = ""  # of cells; empty for formats without one
         self.notes: list[str] = []  # facts for the user on how the file was read
         self.remarks: list[Finding] = []  # doubts about that, and lines read in an unusual way
-        self.has_header = True
         self.keep_empty_rows = False  # rows of empty cells are rows too; blank lines are none
 
     def _name_columns(self, cells: Sequence[str]) -> None:
-        """Name the columns by the cells of a header, or by their numbers. Empty and repeated names
-        are numbered."""
+        """Name the columns by the cells of a header. Empty and repeated names are numbered."""
         names: dict[str, None] = {}
-        for index, cell in enumerate(cells if self.has_header else [""] * len(cells), 1):
+        for index, cell in enumerate(cells, 1):
             column = " ".join(cell.replace("\ufeff", "").split())[:200] or f"column {index}"
             names[f"{column} ({index})" if column in names else column] = None
         self.columns = list(names)
 
     @abstractmethod
     def rows(self, on_bad_row: OnBadRow, columns: Sequence[str] | None = None) -> Rows:
-        """Iterate over the readable rows; DataError if the rest of the file cannot be read.
-
-        Args:
-            on_bad_row: called for every row that cannot be read.
-            columns: columns to read; by default all that are not `unusable`.
-        """
+        """Iterate over the readable rows, by default with all columns that are not `unusable`; the
+        others are told to `on_bad_row`. DataError if the rest of the file cannot be read."""
 
     def every_row(
         self, columns: Sequence[str] | None = None

@@ -4,8 +4,6 @@ with marked labels.
 The app's own process opens them in a child with limits (`environment.child_process`).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Text files as tables: their character encoding, with the possible readings if it is in doubt, and
 their lines."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import re
@@ -267,14 +265,11 @@ def _score(text: str, encoding: str) -> float:
         category = unicodedata.category(char)
         # A capital after a small letter, or a letter of another script beside a Latin one.
         beside_latin = any(c.isascii() and c.isalpha() for c in (before, after))
-        is_odd = (char.isupper() and before.islower()) or (
-            beside_latin and "LATIN" not in unicodedata.name(char, "")
-        )
-        if category[0] in "LM" and not is_odd:
+        is_foreign = beside_latin and "LATIN" not in unicodedata.name(char, "")
+        if category[0] in "LM" and not is_foreign and not (char.isupper() and before.islower()):
             # In Portuguese before an e only; elsewhere it is the Hungarian \u0151 read wrongly.
-            letters[
-                "\u00f5-" if char in "\u00d5\u00f5" and after not in "eE" else char.lower()
-            ] += 1
+            is_hungarian = char in "\u00d5\u00f5" and after not in "eE"
+            letters["\u00f5-" if is_hungarian else char.lower()] += 1
         elif _is_mark_in_place(char, category, text, index):
             marks += 1
         else:

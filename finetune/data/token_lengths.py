@@ -7,7 +7,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,7 +80,7 @@ def check_lengths(assigned: SplitRows, config: RunConfig) -> tuple[TokenLengths,
         checkpoints.check_known(config.checkpoint, tokenizer, first)
     except ModelError as error:
         return measured, [unknown_text(error, read, config.checkpoint)]
-    return measured, findings(measure_fit(tokenizer, read), config.checkpoint)
+    return measured, poor_fit(tokenizer, read, config.checkpoint)
 
 
 def _summarize(tokens: Sequence[int], total: int, max_length: int = 0) -> TokenLengths:
@@ -186,63 +185,41 @@ _ACTION = _(
 )
 
 
-@dataclass(frozen=True)
-class TokenizerFit:
-    """The pieces into which a tokenizer cuts words; digits and signs do not count."""
-
-    script: str  # of most letters, such as LATIN, as Unicode names its letters
-    per_word: float  # pieces
-    per_letter: float  # pieces
-    unknown: float  # share of the pieces that are the unknown token
-
-    @property
-    def is_poor(self) -> bool:
-        """True if the tokenizer does not know the language."""
-        if self.unknown >= _UNKNOWN:
-            return True
-        if self.script == "LATIN":
-            return self.per_word >= _LATIN_WORD and self.per_letter >= _LATIN_LETTER
-        most = _CHARACTER if self.script in _SYLLABLES else _ALPHABET_LETTER
-        return self.per_letter >= most
-
-
-def measure_fit(tokenizer: Any, texts: Iterable[str]) -> TokenizerFit | None:
-    """Cut the words of texts by a tokenizer of transformers. None if they have hardly a letter."""
+def poor_fit(tokenizer: Any, texts: Iterable[str], checkpoint: str) -> Iterator[Finding]:
+    """Warn if a tokenizer of transformers does not know the language of texts, by the pieces into
+    which it cuts their words, and offer a checkpoint that does. Digits and signs do not count."""
     rows = [words for text in texts if (words := _WORD.findall(text))]
     letters = [letter for words in rows for word in words for letter in word]
     if len(letters) < _FEWEST:
-        return None
+        return
     # Words in a row: what begins with a space is another piece to some tokenizers.
     ids = tokenizer([" ".join(words) for words in rows], add_special_tokens=False, verbose=False)
     pieces = Counter(piece for row in ids["input_ids"] for piece in row)
-    unknown = pieces[tokenizer.unk_token_id] if tokenizer.unk_token_id is not None else 0
-    total = max(1, pieces.total())
-    script = _commonest_script(letters)
-    return TokenizerFit(script, total / sum(map(len, rows)), total / len(letters), unknown / total)
+    total, script = max(1, pieces.total()), _commonest_script(letters)
+    per_word, per_letter = total / sum(map(len, rows)), total / len(letters)
+    unknown = pieces[tokenizer.unk_token_id] / total if tokenizer.unk_token_id is not None else 0.0
+    is_poor = per_letter >= (_CHARACTER if script in _SYLLABLES else _ALPHABET_LETTER)
+    if script == "LATIN":
+        is_poor = per_word >= _LATIN_WORD and per_letter >= _LATIN_LETTER
+    title = _("This model knows few of your words: {pieces:.1f} pieces each", pieces=per_word)
+    if unknown >= _UNKNOWN:
+        title = _("This checkpoint does not know {share:.0%} of your text", share=unknown)
+    elif script in _NO_SPACES:
+        title = _(
+            "This model knows few of your characters: {pieces:.1f} pieces each", pieces=per_letter
+        )
+    if is_poor or unknown >= _UNKNOWN:
+        yield Finding("language", "warns", title, _ACTION, remedies=_others(script, checkpoint))
 
 
 def _commonest_script(letters: Iterable[str]) -> str:
+    """The script of most letters, such as LATIN, as Unicode names its letters."""
     return max(Counter(map(_script, letters)).most_common(1), default=("?", 0))[0]
 
 
 @cache
 def _script(letter: str) -> str:
     return unicodedata.name(letter, "?").split(" ")[0]
-
-
-def findings(fit: TokenizerFit | None, checkpoint: str) -> Iterator[Finding]:
-    """Warn if a tokenizer does not know the language, and offer a checkpoint that does."""
-    if fit is None or not fit.is_poor:
-        return
-    title = _("This model knows few of your words: {pieces:.1f} pieces each", pieces=fit.per_word)
-    if fit.unknown >= _UNKNOWN:
-        title = _("This checkpoint does not know {share:.0%} of your text", share=fit.unknown)
-    elif fit.script in _NO_SPACES:
-        title = _(
-            "This model knows few of your characters: {pieces:.1f} pieces each",
-            pieces=fit.per_letter,
-        )
-    yield Finding("language", "warns", title, _ACTION, remedies=_others(fit.script, checkpoint))
 
 
 def unknown_text(error: ModelError, texts: Iterable[str], checkpoint: str) -> Finding:
@@ -264,17 +241,12 @@ def _others(script: str, checkpoint: str) -> list[Remedy]:
 
 
 def cut_inputs(tokenizer: Any, rows: Iterable[Sequence[str]], max_length: int) -> list[Any]:
-    """Return a tokenizer's inputs, cut to about `2 * max_length` tokens. This does not change the
-    inputs after truncation.
+    """Return a tokenizer's inputs, of one or two sentences each, cut to about `2 * max_length`
+    tokens. This does not change the inputs after truncation.
 
-    A fast tokenizer that truncates a pair encodes every combination of the parts that it cuts off:
-    two sentences of 20,000 tokens took 5 GB.
-
-    Args:
-        tokenizer: of transformers. Nothing is cut for a slow one, which keeps no such parts, or one
-            that truncates on the left.
-        rows: of one or two sentences each.
-        max_length: tokens of an input.
+    A fast tokenizer of transformers that truncates a pair encodes every combination of the parts
+    that it cuts off: two sentences of 20,000 tokens took 5 GB. Nothing is cut for a slow one, which
+    keeps no such parts, or one that truncates on the left.
     """
     cut, kept = [list(row) for row in rows], 2 * max_length
     if tokenizer.is_fast and tokenizer.truncation_side == "right":

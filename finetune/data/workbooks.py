@@ -4,8 +4,6 @@ A single cell far away can make a small file need any amount of memory. So a chi
 limits opens the file first, and this process reads only what has fitted there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import zipfile
@@ -43,20 +41,12 @@ class WorkbookTable(Table):
 
     def __init__(self, path: Path, name: str, options: ReadOptions) -> None:
         super().__init__(path, name)
-        read = "finetune.data.workbooks:read_layout"
-        layout = child_process.call(
-            read,
-            str(path),
-            name,
-            options.sheet,
-            options.header,
-            about=name,
-            confinement=Confinement((str(path),)),
-        )
+        read, confined = "finetune.data.workbooks:read_layout", Confinement((str(path),))
+        asked = str(path), name, options.sheet, options.header
+        layout = child_process.call(read, *asked, about=name, confinement=confined)
         sizes: dict[str, int] = layout["sizes"]
         self.sheets, self._sheet = list(sizes), layout["sheet"]
         header, first = Header(*layout["header"]), layout["first"]
-        self.has_header = header.named
         self._name_columns(header.names(first))
         self._skipped, self._height = header.rows, layout["height"]
         self.row_count = self._height - self._skipped
@@ -143,11 +133,7 @@ def read_layout(path: str, name: str, requested: str, header: str) -> dict[str, 
     """Find the table in a workbook. Returns `sizes`, the rows with at least two cells of each
     visible sheet; the `sheet` to read, its `header` (the fields of `Header`), its `first` rows up
     to the first of data, its `height`, `repeats`, the rows that repeat the header, and `merged`,
-    those that a merged cell spans.
-
-    Raises:
-        DataError: if the file cannot be read, or has no table.
-    """
+    those that a merged cell spans. DataError if the file cannot be read, or has no table."""
     with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as packed:
         unpacked = sum(part.file_size for part in packed.infolist())
         table.check_unpacked_size(name, unpacked, os.path.getsize(path))

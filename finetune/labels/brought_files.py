@@ -23,7 +23,7 @@ def text_column(path: str, name: str, column: str) -> tuple[str, list[str]]:
     rows = [row for row, _ in islice(table.every_row(usable), SAMPLE_ROWS)]
     if not column:
         cells = {own: [row.get(own) for row in rows] for own in usable}
-        column = column_guess.guess_columns(usable, cells).sentence1
+        column = column_guess.guess_columns(usable, cells)[0].sentence1
     if column not in usable:
         raise DataError(
             "{file} has no column {column!r}; it has {columns}." if column

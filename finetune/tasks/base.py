@@ -1,11 +1,8 @@
 """The interface of all tasks: a label column becomes targets, and logits become answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +22,6 @@ from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks.labels import IMPOSSIBLE, LabelledRows, Reading, no_rows, unknown_changes
 from finetune.text_hashes import Integers
 
-if TYPE_CHECKING:
-    import torch
-
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
 REGRESSION = "regression"
 MULTI_LABEL = "multi_label_classification"
@@ -38,7 +32,7 @@ MISSING_LABEL, LEFT_OUT = -1, -2  # states of rows without a target; rows with o
 # of shape (rows, labels). A row without a target has its state as its class; of a score or labels
 # it has nan if its label is missing, and infinity if it is left out.
 Targets = NDArray[Any]
-NO_CHANGES: Mapping[str, str] = MappingProxyType({})
+Shares = NDArray[np.float32]  # probabilities, or scores
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,7 @@ class DecisionRule:
         """Return the threshold; None unless there are two classes, one of them `positive`."""
         return self.threshold if len(names) == 2 and self.positive in names else None
 
-    def under(self, options: PredictOptions) -> DecisionRule:
+    def under(self, options: PredictOptions) -> Self:
         """Return the rule without the choices that `options` do not use."""
         rule = self if options.calibrated else replace(self, temperature=None)
         return rule if options.threshold else replace(rule, threshold=None, thresholds=())
@@ -135,10 +129,10 @@ class Answers(NamedTuple):
     """Answers to several pairs."""
 
     # Of each class or label, shape (pairs, target.size); (pairs, 0) if the task has none.
-    probabilities: NDArray[np.float32]
+    probabilities: Shares
     values: Targets
 
-    def probability_of(self, values: Targets) -> NDArray[np.float32]:
+    def probability_of(self, values: Targets) -> Shares:
         """Return the probability of one class, or of one set of labels if they are independent, for
         each pair; shape (pairs,). nan if the task has no probabilities."""
         shares = self.probabilities
@@ -153,13 +147,12 @@ class Answers(NamedTuple):
 class Task(Protocol):
     """A kind of problem to learn. What has a body here is the same for most."""
 
-    name: str
+    name: str  # as transformers calls it, if it does
     title: str  # for a person
     metrics: tuple[Metric, ...]  # measured of every run
     headline: Metric  # of these, the one by which models are told apart
     template: str  # name of the page's and the card's templates for its answers and scores
     constant: str  # a name for the best constant answer, as a baseline
-    problem_type: str = SINGLE_LABEL  # transformers' name
     has_right: bool  # True if an answer is right or wrong; a score is only near
     # A `LabelEncoder`, made from the name of a column and the classes that the source names.
     encoder: type[Any]
@@ -199,9 +192,8 @@ class Task(Protocol):
         """Return the rows of each class or label; none for a score."""
         if not names:
             return []
-        counts = (
-            np.bincount(targets, None, len(names)) if targets.ndim == 1 else targets.sum(axis=0)
-        )
+        of_classes = targets.ndim == 1
+        counts = np.bincount(targets, None, len(names)) if of_classes else targets.sum(axis=0)
         return [int(rows) for rows in counts]
 
     def questions(self, labels: LabelledRows) -> list[Finding]:
@@ -267,7 +259,7 @@ class Task(Protocol):
         return {
             "id2label": dict(enumerate(target.names)),
             "label2id": {name: index for index, name in enumerate(target.names)},
-            "problem_type": self.problem_type,
+            "problem_type": self.name,
         }
 
     def target_of(self, config: Any) -> Target:
@@ -299,17 +291,11 @@ class Task(Protocol):
         return []
 
     def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
-        """Read the cells of any file as targets, however they are spelled.
-
-        Args:
-            changes: `RunConfig.changed_labels` of the run, label -> new name; "" leaves rows out.
-
-        Returns:
-            The targets, shape (rows, ...), and a mask of the cells that could be read, shape
-            (rows,).
-        """
+        """Read the cells of any file as targets, however they are spelled; shape (rows, ...), and a
+        mask of the cells that could be read, shape (rows,). `changes`: `RunConfig.changed_labels`
+        of the run, label -> new name; "" leaves rows out."""
 
     def columns(self, target: Target, rule: DecisionRule) -> dict[str, type]:
         """Return the columns that a prediction adds to a row, each of `str` or `float`; the answer
@@ -338,15 +324,9 @@ class Task(Protocol):
         self, logits: Logits, target: Target, rule: DecisionRule = NO_RULE,
         options: PredictOptions | None = None, swapped: Logits | None = None,
     ) -> Answers:  # fmt: skip
-        """Turn logits into answers.
-
-        Args:
-            logits: shape (pairs, target.size).
-            rule: a person's choices for the model; none by default.
-            options: by default the rule's threshold decides, and both orders are averaged if
-                `swapped` is given.
-            swapped: logits of the sentences in the other order; None for single sentences.
-        """
+        """Turn logits, of shape (pairs, target.size), into answers by a person's choices for the
+        model. By default the rule's threshold decides, and both orders are averaged if there are
+        `swapped` ones, the logits of the sentences in the other order."""
         options = options or PredictOptions(both_orders=swapped is not None)
         rule = rule.under(options)
         temperature = rule.temperature or 1.0
@@ -355,15 +335,13 @@ class Task(Protocol):
             outputs = (outputs + self.outputs(swapped, temperature)) / np.float32(2)
         return self.decide(outputs, target, rule)
 
-    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> Shares:
         """Return the probabilities of classes or labels, or scores; shape (pairs, target.size)."""
 
-    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+    def decide(self, outputs: Shares, target: Target, rule: DecisionRule) -> Answers:
         """Return the answers to `outputs`, which may be the means of both orders."""
 
-    def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule
-    ) -> NDArray[np.float32] | None:
+    def margins(self, answers: Answers, target: Target, rule: DecisionRule) -> Shares | None:
         """Return how far each of the `answers` by this rule is from changing, from 0 to 1, shape
         (pairs,); None if the task has no such measure."""
         return None
@@ -381,20 +359,15 @@ class Task(Protocol):
         names, classes = [metric.name for metric in metrics], len(target.names)
         return ScoreModules(names, classes, target.positive, self.plain_answers, self.outputs)
 
-    def loss(
-        self, outputs: Any, labels: torch.Tensor, class_weights: torch.Tensor | None = None,
-        smoothing: float = 0.0,
-    ) -> torch.Tensor:  # fmt: skip
-        """Return the loss that is trained on: the model's own unless it is changed."""
-        if class_weights is None and not smoothing:
-            return outputs.loss  # type: ignore[no-any-return]
-        return self.changed_loss(outputs, labels, class_weights, smoothing)
+    def loss(self, outputs: Any, labels: Any, weights: Any = None, smoothing: float = 0.0) -> Any:
+        """Return the loss that is trained on, a tensor: the model's own unless it is changed, by
+        weights of the classes or labels or by smoothing."""
+        changed = weights is not None or smoothing
+        return self.changed_loss(outputs, labels, weights, smoothing) if changed else outputs.loss
 
-    def changed_loss(
-        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
-    ) -> torch.Tensor:
+    def changed_loss(self, outputs: Any, labels: Any, weights: Any, smoothing: float) -> Any:
         """Return the loss with weights of the classes or labels, or with smoothing."""
-        return outputs.loss  # type: ignore[no-any-return]
+        return outputs.loss
 
     def losses(self, logits: Logits, labels: Targets) -> Floats:
         """Return the loss of each example, whose mean evaluations report; shape (examples,)."""

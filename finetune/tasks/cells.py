@@ -4,8 +4,6 @@ Programs, tools and people write that in many notations. `read_cell` knows them,
 every file format, and all tasks ask it.
 """
 
-from __future__ import annotations
-
 import ast
 import csv
 import json
@@ -84,9 +82,8 @@ def read_cell(cell: Any) -> Any:
     PostgreSQL write them, or `[a, b]` without quotes. Of an object with a key such as `choices` or
     `label`, only that part counts.
 
-    Returns:
-        A list of texts; an object (name -> text) if all its values are marks; otherwise the cell
-        itself, which is a value, or a list or object that cannot be read.
+    That is a list of texts; an object (name -> text) if all its values are marks; otherwise the
+    cell itself, which is a value, or a list or object that cannot be read.
     """
     try:
         if isinstance(cell, _NESTED) and not isinstance(cell, Columns):
@@ -190,10 +187,8 @@ def _recur(
     """True if most texts with a mark have parts that are in other texts too, as labels are and
     parts of sentences are not, and there are hardly more parts than texts.
 
-    Args:
-        most: `all` or `any`, of the parts of one text.
-        strict: True to count a part only if it is a text of its own, or not always at one place, as
-            the first word of `very good` is.
+    `most` is `all` or `any`, of the parts of one text. If `strict`, a part counts only if it is a
+    text of its own, or not always at one place, as the first word of `very good` is.
     """
     split = [split_text(text.lower(), mark) for text in texts]
     counts = Counter(part for parts in split for part in parts)

@@ -1,7 +1,5 @@
 """Read a label column as classes, and report accidental, rare or unclear ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,6 +31,8 @@ from finetune.tasks.labels import (
 # flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
 IMBALANCED, VERY_IMBALANCED = 0.3, 0.8
 RARE = 5  # a class of fewer training rows is asked about
+_EACH_LABEL = Remedy("task", MULTI_LABEL, _("Learn each label by itself"))
+_COMBINATIONS = Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own"))
 _EITHER_CASE = {"true", "false", "yes", "no", "t", "f", "y", "n", "ja", "nein", "j"}
 
 
@@ -72,11 +72,7 @@ class ReadsClasses(Task):
                 column=labels.column,
                 listed=_listed(labels),
             )
-            remedies = [
-                Remedy("task", MULTI_LABEL, _("Learn each label by itself")),
-                Remedy("task", SINGLE_LABEL, _("Each combination is a class of its own")),
-            ]
-            asked.append(question("several-labels", title, remedies))
+            asked.append(question("several-labels", title, [_EACH_LABEL, _COMBINATIONS]))
         if labels.reading.unclear:
             rows = labels.spelled(
                 [n for n, text in enumerate(labels.spellings) if text == NO_LABEL]
@@ -144,8 +140,7 @@ class ReadsClasses(Task):
                 listed=_listed(labels),
             )
             action = _("Each combination of labels is learned as a class of its own.")
-            remedies = [Remedy("task", MULTI_LABEL, _("Learn each label by itself"))]
-            yield Finding("several-labels", "warns", title, action, remedies=remedies)
+            yield Finding("several-labels", "warns", title, action, remedies=[_EACH_LABEL])
         if target:
             yield from class_balance(train, target, constant)
 
@@ -255,7 +250,6 @@ def _capitals(labels: LabelledRows) -> Finding:
 
 
 def _class_choices(labels: Sequence[str]) -> list[Remedy]:
-    """Make a button for each of the first four classes."""
     return [Remedy("positive_label", name, _("It is {name!r}", name=name)) for name in labels[:4]]
 
 

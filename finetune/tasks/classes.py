@@ -1,14 +1,12 @@
 """The classes of a label column: which spellings each has, their order, and the positive one."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +111,7 @@ class Classes(Reading):
     rare: dict[str, int] = field(default_factory=dict)
     separator: str = ""  # a character that may separate several labels of a row
 
-    def without(self, names: Collection[str]) -> Classes:
+    def without(self, names: Collection[str]) -> Self:
         """Return the classes without some of them."""
         kept = [code for code, name in enumerate(self.names) if name not in names]
         final = np.append(np.full(len(self.names), LEFT_OUT), [LEFT_OUT, MISSING_LABEL])
@@ -124,15 +122,10 @@ class Classes(Reading):
 def make_classes(
     spellings: Sequence[str], rows: Integers, named: bool, changes: Mapping[str, str]
 ) -> Classes:
-    """Make classes of the spellings of a label column.
-
-    Args:
-        spellings: of all splits.
-        rows: how often each occurs, shape (spellings,). A class is named by its commonest spelling.
-        named: True if the source names its classes; each is a class then, in that order.
-        changes: `RunConfig.changed_labels`, label -> new name. A label with its own name stays a
-            class of its own; "" leaves its rows out.
-    """
+    """Make classes of the spellings of a label column. A class is named by its commonest spelling:
+    `rows` says how often each occurs, shape (spellings,). If the source names its classes, each
+    spelling is one, in that order. `changes` are `RunConfig.changed_labels`, label -> new name: a
+    label with its own name stays a class of its own; "" leaves its rows out."""
     cleaned = [clean_label(text) for text in spellings]
     apart = {name for name, other in changes.items() if name == other}
     # Annotators disagreed about `-`, as in SNLI.
@@ -163,21 +156,15 @@ def make_classes(
     return Classes(ordered, table, unknown, no_agreement=left_out)
 
 
-def changed(label: str, changes: Mapping[str, str]) -> str:
+def changed(label: str, changes: Mapping[str, str] | None) -> str:
     """Return the name of a label after `changes`; empty if its rows are left out."""
     return changes.get(changeable(clean_label(label)), label) if changes else label
 
 
 def mended(changed: Mapping[str, str], name: str, new: str) -> str:
-    """Return a `label_map` with one more change: rows of a class get the label `new`, or are left
-    out if it is empty.
-
-    Args:
-        changed: the changes so far (`RunConfig.changed_labels`).
-
-    Raises:
-        ConfigError: if a configuration cannot hold so many changes.
-    """
+    """Return a `label_map` with one more change than `RunConfig.changed_labels`: rows of a class
+    get the label `new`, or are left out if it is empty. ConfigError if a configuration cannot hold
+    so many changes."""
     if name in changed.values():  # its rows have other labels in the file
         changes = {old: new if now == name else now for old, now in changed.items()}
     else:

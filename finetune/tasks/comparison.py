@@ -1,7 +1,5 @@
 """Is one of two models better? Both have answered the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -65,14 +63,9 @@ def compare(
     shared: SharedRows | None = None,
     bias: Mapping[str, float] | None = None,
 ) -> Comparison:
-    """Compare the answers of two models to the same rows.
-
-    Args:
-        first, second, truth: of shape (rows, ...).
-        metrics: those for which answers do not suffice are left out.
-        shared: which rows share a sentence; None if that is unknown.
-        bias: metric -> what being picked has added to the first model more than to the second.
-    """
+    """Compare the answers of two models to the same rows, of shape (rows, ...), by the metrics for
+    which answers suffice. `shared`: which rows share a sentence; None if that is unknown. `bias`:
+    metric -> what being picked has added to the first model more than to the second."""
     task = task_of(target)
     missed = misses(task, first, truth), misses(task, second, truth)
     meant, added = target.meant, bias or {}
@@ -95,14 +88,10 @@ def may_be_best(
     shared: SharedRows | None = None,
     bias: Floats | float = 0.0,
 ) -> Truths:
-    """Return which of several models are not shown to be worse than another one, as
-    `selection.best_set`.
-
-    Args:
-        answers: of all models to the same rows, of shape (models, rows, ...).
-        shared: which rows share a sentence; None if that is unknown.
-        bias: what being picked has added to the score of each model, more being better.
-    """
+    """Return which of several models are not shown to be worse than another one by their answers to
+    the same rows, of shape (models, rows, ...), as `selection.best_set`. `shared`: which rows share
+    a sentence; None if that is unknown. `bias`: what being picked has added to the score of each
+    model, more being better."""
     missed = np.stack([misses(task_of(target), each, truth) for each in answers])
     apart = [each for each in missed - missed.mean(axis=0) if each.any()]
     worth = min((rows_worth(each, shared) for each in apart), default=None)

@@ -1,8 +1,6 @@
 """The labels of a column whose cells hold several: lists, marks for each label, or texts with a
 separator between labels. An empty cell has no label. And what a person should know of them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +16,7 @@ from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, shorten
 from finetune.messages import message as _
 from finetune.tasks import cells, classes
-from finetune.tasks.base import NO_CHANGES, SINGLE_LABEL, Target, Targets, Task
+from finetune.tasks.base import SINGLE_LABEL, Target, Targets, Task
 from finetune.tasks.cells import MARKS, NO_LABEL, Columns, find_separator, label_text
 from finetune.tasks.labels import (
     LabelledRows,
@@ -231,7 +229,7 @@ class ReadsLists(Task):
         return read_lists(labels.spellings, labels.counts(), labels.config)
 
     def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
         names, spellings = target.names, list(map(_spell, cells))
         different = Counter(spellings)

@@ -1,7 +1,5 @@
 """A label column: its cells as numbers, what a task reads in them, and findings of every task."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,11 +3,9 @@
 The best model is chosen by micro F1: a label of a few rows moves macro F1 by much with each answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +18,63 @@ from finetune.metrics.classification import Counts, Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows, rows_worth
-from finetune.tasks.base import MULTI_LABEL, Answers, DecisionRule, Target, Targets
+from finetune.tasks.base import MULTI_LABEL, Answers, DecisionRule, Shares, Target, Targets
 from finetune.tasks.label_lists import ReadsLists
 from finetune.text_hashes import Integers
-
-if TYPE_CHECKING:
-    import torch
 
 _HALF = 0.5  # the probability from which a label is given, if no other is kept with the model
 _RARE = 10  # examples; of a label with fewer, no score says much
 
 
+@dataclass(frozen=True)
+class LabelScores:
+    """The scores of one label."""
+
+    precision: Interval  # nan if it was never given
+    recall: Interval  # nan if it does not occur
+    f1: Interval
+    support: int  # examples that have it
+    given: int  # examples that it was given to
+    missed: int  # examples that have it and were not given it
+    wrong: int  # examples that were given it and do not have it
+
+
+def _scores(
+    given: NDArray[np.bool_], true: NDArray[np.bool_], shared: SharedRows | None
+) -> LabelScores:
+    """The scores of one label; shapes (rows,)."""
+    hits, called, meant = (int(rows.sum()) for rows in (given & true, given, true))
+    part = rows_worth(given != true, shared) / len(true)
+    # F1 is 2 J / (1 + J), where J is the share of hits among what is of it or given it.
+    precision, recall, share = (
+        intervals.wilson_interval(hits * part, rows * part)
+        for rows in (called, meant, called + meant - hits)
+    )
+    value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
+    f1 = Interval(value, low, high)
+    return LabelScores(precision, recall, f1, meant, called, meant - hits, called - hits)
+
+
+@dataclass(frozen=True)
+class LabelDetails:
+    """The figures of a model that answers with labels, besides those that every task has."""
+
+    labels: list[LabelScores]
+    together: Counts  # examples that have both labels, or on the diagonal the one
+    # Examples that have a label (row) which was missed, and were given another (column) wrongly.
+    confused: Counts
+    rare: list[int]  # labels of fewer than ten examples
+    mean_labels: tuple[float, float]  # of an example, and of an answer
+    thresholds: CrossFittedThresholds | None  # None if every label has too few examples
+    errors: int  # examples of which a label is wrong or missing
+    always: None = None
+    fitted: None = None
+
+
 class MultiLabel(ReadsLists):
     """Answers with each label whose probability reaches its threshold."""
 
-    name = problem_type = MULTI_LABEL
+    name = MULTI_LABEL
     title = message("Any number of labels for each row")
     metrics: tuple[Metric, ...] = catalog.OF_LABELS
     headline = catalog.OF_LABELS[0]
@@ -80,26 +120,22 @@ class MultiLabel(ReadsLists):
         if not np.isin(targets, (0, 1)).all():
             raise ValueError("a label is neither 0 nor 1")
 
-    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> Shares:
         from scipy.special import expit
 
         return np.asarray(expit(np.asarray(logits, np.float32)))
 
-    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+    def decide(self, outputs: Shares, target: Target, rule: DecisionRule) -> Answers:
         return Answers(outputs, _given(outputs, _levels(target, rule)))
 
-    def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule
-    ) -> NDArray[np.float32] | None:
+    def margins(self, answers: Answers, target: Target, rule: DecisionRule) -> Shares | None:
         away = np.abs(answers.probabilities - _levels(target, rule)).min(axis=1)
         return np.asarray(np.minimum(1, 2 * away), np.float32)
 
     def plain_answers(self, logits: Logits) -> Targets:
         return _given(self.outputs(logits), _HALF)
 
-    def changed_loss(
-        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
-    ) -> torch.Tensor:
+    def changed_loss(self, outputs: Any, labels: Any, weights: Any, smoothing: float) -> Any:
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         aims = labels * (1 - smoothing) + smoothing / 2
@@ -117,34 +153,11 @@ class MultiLabel(ReadsLists):
         given, true = answers.values > 0, truth > 0
         missed, wrong = (part.astype(np.float64) for part in (true & ~given, given & ~true))
         whole = true.astype(np.float64)
-        support = true.sum(axis=0)
-        labels = []
-        counts = np.array([(given & true).sum(axis=0), given.sum(axis=0), support])
-        for label, (hits, called, meant) in enumerate(counts.T.tolist()):
-            part = rows_worth(given[:, label] != true[:, label], shared) / len(true)
-
-            def share_of(all_of_them: int, hits: int = hits, part: float = part) -> Interval:
-                return intervals.wilson_interval(hits * part, all_of_them * part)
-
-            # F1 is 2 J / (1 + J), where J is the share of hits among what is of it or given it.
-            share = share_of(called + meant - hits)
-            value, low, high = (2 * end / (1 + end) for end in (share.value, share.low, share.high))
-            labels.append(
-                LabelScores(
-                    precision=share_of(called),
-                    recall=share_of(meant),
-                    f1=Interval(value, low, high),
-                    support=meant,
-                    given=called,
-                    missed=meant - hits,
-                    wrong=called - hits,
-                )
-            )
         return LabelDetails(
-            labels=labels,
+            labels=[_scores(*of_label, shared) for of_label in zip(given.T, true.T, strict=True)],
             together=(whole.T @ whole).astype(np.int64),
             confused=(missed.T @ wrong).astype(np.int64),
-            rare=np.flatnonzero(support < _RARE).tolist(),
+            rare=np.flatnonzero(true.sum(axis=0) < _RARE).tolist(),
             mean_labels=(float(true.sum(axis=1).mean()), float(given.sum(axis=1).mean())),
             thresholds=selection.cross_fit_thresholds(shares, true, shared),
             errors=int((given != true).any(axis=1).sum()),
@@ -157,34 +170,5 @@ def _levels(target: Target, rule: DecisionRule) -> Floats:
     return np.array([kept.get(name, _HALF) for name in target.names])
 
 
-def _given(shares: NDArray[np.float32], levels: Floats | float) -> NDArray[np.int8]:
+def _given(shares: Shares, levels: Floats | float) -> NDArray[np.int8]:
     return (shares.astype(np.float64) >= levels).astype(np.int8)
-
-
-@dataclass(frozen=True)
-class LabelScores:
-    """The scores of one label."""
-
-    precision: Interval  # nan if it was never given
-    recall: Interval  # nan if it does not occur
-    f1: Interval
-    support: int  # examples that have it
-    given: int  # examples that it was given to
-    missed: int  # examples that have it and were not given it
-    wrong: int  # examples that were given it and do not have it
-
-
-@dataclass(frozen=True)
-class LabelDetails:
-    """The figures of a model that answers with labels, besides those that every task has."""
-
-    labels: list[LabelScores]
-    together: Counts  # examples that have both labels, or on the diagonal the one
-    # Examples that have a label (row) which was missed, and were given another (column) wrongly.
-    confused: Counts
-    rare: list[int]  # labels of fewer than ten examples
-    mean_labels: tuple[float, float]  # of an example, and of an answer
-    thresholds: CrossFittedThresholds | None  # None if every label has too few examples
-    errors: int  # examples of which a label is wrong or missing
-    always: None = None
-    fitted: None = None

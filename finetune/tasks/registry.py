@@ -1,7 +1,5 @@
 """The tasks by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,5 +64,4 @@ def deciding_metric(config: RunConfig, task: Task) -> str:
 def recognise(cells: Sequence[Any]) -> Task:
     """Return the task of a label column from a sample of its cells: classes, unless the cells are
     plainly of another task."""
-    others = (task for name, task in TASKS.items() if name != SINGLE_LABEL)
-    return next((task for task in others if task.recognises(cells)), find_task(SINGLE_LABEL))
+    return next((task for task in TASKS.values() if task.recognises(cells)), TASKS[SINGLE_LABEL])

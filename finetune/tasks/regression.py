@@ -1,8 +1,6 @@
 """One score for each example: transformers' `regression` with one output; and scores cut into two
 classes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,17 +18,8 @@ from finetune.metrics.calibration import Logits, conformal_margin
 from finetune.metrics.catalog import Metric
 from finetune.metrics.classification import Counts, Floats
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks import class_findings, scores
-from finetune.tasks.base import (
-    CUT_SCORES,
-    NO_CHANGES,
-    REGRESSION,
-    SINGLE_LABEL,
-    Answers,
-    DecisionRule,
-    Target,
-    Targets,
-)
+from finetune.tasks import base, class_findings, scores
+from finetune.tasks.base import Answers, DecisionRule, Shares, Target, Targets
 from finetune.tasks.cells import read_value, to_number
 from finetune.tasks.labels import LabelledRows, answered, impossible
 from finetune.tasks.scores import ReadsScores, Scores
@@ -41,10 +30,56 @@ _BINS, _BIN_ROWS = 10, 50  # parts of a scale and strata of a cut, and rows of e
 _DRAWN = 20  # bins of answers, of true scores, and of errors
 
 
+@dataclass(frozen=True)
+class ScoreBin:
+    """The examples whose true score lies from `low` up to `high`."""
+
+    low: float
+    high: float
+    count: int  # at least 1
+    answer: float  # their mean answer
+    error: float  # their mean absolute error
+
+
+@dataclass(frozen=True)
+class ScoreDetails:
+    """The figures of a model that answers with scores, besides those that every task has.
+
+    An error is the answer minus the true score.
+    """
+
+    edges: Floats  # of equal bins that hold all answers and true scores, shape (21,)
+    density: Counts  # examples by true score (row) and answer (column), shape (20, 20)
+    error_edges: Floats  # of equal bins of errors, shape (21,)
+    error_counts: Counts  # examples by error, shape (20,)
+    bins: list[ScoreBin]  # by quartiles of the true score
+    bias: float  # the mean error
+    # The true score rises by so much where the answer rises by 1; below 1 answers are too extreme.
+    slope: float
+    margin: float | None  # 95% of new answers lie within it of the true score; None of too few
+    errors: int  # answers that are not exactly the true score
+    always: None = None
+    fitted: None = None
+
+
+def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
+    edges = np.unique(np.quantile(truth, [0.25, 0.5, 0.75], method="lower"))
+    bin_of = np.searchsorted(edges, truth)
+    found = []
+    for index in np.unique(bin_of):
+        members = bin_of == index
+        own, off = truth[members], np.abs(answers - truth)[members]
+        mean = float(answers[members].mean())
+        found.append(
+            ScoreBin(float(own.min()), float(own.max()), len(own), mean, float(off.mean()))
+        )
+    return found
+
+
 class Regression(ReadsScores):
     """Answers with a score, on the scale of the data: the model's only output as it is."""
 
-    name = problem_type = REGRESSION
+    name = base.REGRESSION
     title = message("A score for each row")
     metrics: tuple[Metric, ...] = catalog.OF_SCORES
     headline = catalog.OF_SCORES[0]
@@ -117,7 +152,7 @@ class Regression(ReadsScores):
         return [scores.spell(value) for value in values]
 
     def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
         """A number that can be read in two ways is read as those that were trained on, and -1 is no
         score if these begin at 0 or above."""
@@ -147,10 +182,10 @@ class Regression(ReadsScores):
         if targets.ndim != 1 or targets.dtype.kind != "f" or not np.isfinite(targets).all():
             raise ValueError("a score is no number")
 
-    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> Shares:
         return np.asarray(logits, np.float32)
 
-    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+    def decide(self, outputs: Shares, target: Target, rule: DecisionRule) -> Answers:
         return Answers(np.zeros((len(outputs), 0), np.float32), outputs[:, 0])
 
     def plain_answers(self, logits: Logits) -> Targets:
@@ -188,57 +223,11 @@ class Regression(ReadsScores):
         )
 
 
-@dataclass(frozen=True)
-class ScoreBin:
-    """The examples whose true score lies from `low` up to `high`."""
-
-    low: float
-    high: float
-    count: int  # at least 1
-    answer: float  # their mean answer
-    error: float  # their mean absolute error
-
-
-@dataclass(frozen=True)
-class ScoreDetails:
-    """The figures of a model that answers with scores, besides those that every task has.
-
-    An error is the answer minus the true score.
-    """
-
-    edges: Floats  # of equal bins that hold all answers and true scores, shape (21,)
-    density: Counts  # examples by true score (row) and answer (column), shape (20, 20)
-    error_edges: Floats  # of equal bins of errors, shape (21,)
-    error_counts: Counts  # examples by error, shape (20,)
-    bins: list[ScoreBin]  # by quartiles of the true score
-    bias: float  # the mean error
-    # The true score rises by so much where the answer rises by 1; below 1 answers are too extreme.
-    slope: float
-    margin: float | None  # 95% of new answers lie within it of the true score; None of too few
-    errors: int  # answers that are not exactly the true score
-    always: None = None
-    fitted: None = None
-
-
-def _bins(answers: Floats, truth: Floats) -> list[ScoreBin]:
-    edges = np.unique(np.quantile(truth, [0.25, 0.5, 0.75], method="lower"))
-    bin_of = np.searchsorted(edges, truth)
-    found = []
-    for index in np.unique(bin_of):
-        members = bin_of == index
-        own, off = truth[members], np.abs(answers - truth)[members]
-        mean = float(answers[members].mean())
-        found.append(
-            ScoreBin(float(own.min()), float(own.max()), len(own), mean, float(off.mean()))
-        )
-    return found
-
-
 class CutScores(ReadsScores, SingleLabel):
     """Learns whether a score is at least `RunConfig.score_cut`. What is learned is one class for
     each row, and is a `Target` of that task; only reading differs."""
 
-    name = CUT_SCORES
+    name = base.CUT_SCORES
     title = message("Two classes of scores")
 
     def read(self, labels: LabelledRows) -> Any:
@@ -272,7 +261,7 @@ class CutScores(ReadsScores, SingleLabel):
 
     def make_target(self, labels: LabelledRows) -> Target:
         reading = labels.reading
-        return Target(tuple(reading.names), 1, SINGLE_LABEL, decimal=reading.decimal)
+        return Target(tuple(reading.names), 1, base.SINGLE_LABEL, decimal=reading.decimal)
 
     def facts(self, target: Target, config: RunConfig) -> dict[str, Any]:
         return {"positive_label": target.names[1], "positive_assumed": False}

@@ -1,8 +1,6 @@
 """The scores of a label column: how cells are read as numbers, which columns hold scores, and what
 a person should know of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +124,6 @@ def _numbers_of(sample: Sequence[Any]) -> list[Number] | None:
 
 
 def _values(numbers: Sequence[Number]) -> set[float]:
-    """The different values of numbers."""
     decimal = cells.find_decimal(np.array([number[:3] for number in numbers]))
     return {number.by_comma if decimal == COMMA else number.by_point for number in numbers}
 
@@ -242,10 +239,11 @@ def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
     names = labels.reading.names
     if labels.named or not may_be_scores(names, labels.column):
         return
+    ordered = sorted(names, key=lambda name: to_number(name) or 0.0)
     title = _(
         "Are the numbers {low} to {high} of the column {column!r} classes or a score?",
-        low=min(names, key=_as_number),
-        high=max(names, key=_as_number),
+        low=ordered[0],
+        high=ordered[-1],
         column=labels.column,
     )
     if labels.config.task == SINGLE_LABEL:
@@ -261,10 +259,6 @@ def classes_or_score(labels: LabelledRows) -> Iterator[Finding]:
         Remedy("task", SINGLE_LABEL, _("Classes")),
     ]
     yield Finding("score", "warns", title, action, remedies=remedies)
-
-
-def _as_number(name: str) -> float:
-    return cells.to_number(name) or 0.0
 
 
 def notation(labels: LabelledRows) -> Iterator[Finding]:

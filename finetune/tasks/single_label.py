@@ -1,13 +1,11 @@
 """One class for each example: transformers' `single_label_classification`."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +19,36 @@ from finetune.metrics.classification import ClassScores, Counts, Curve, Floats, 
 from finetune.metrics.selection import CrossFittedThresholds
 from finetune.metrics.shared_rows import SharedRows
 from finetune.tasks import classes, scores
-from finetune.tasks.base import NO_CHANGES, SINGLE_LABEL, Answers, DecisionRule, Target, Targets
+from finetune.tasks.base import SINGLE_LABEL, Answers, DecisionRule, Shares, Target, Targets
 from finetune.tasks.cells import label_text, read_value, to_number
 from finetune.tasks.class_findings import ReadsClasses
 from finetune.tasks.labels import LabelledRows
 
-if TYPE_CHECKING:
-    import torch
+
+@dataclass(frozen=True)
+class ClassDetails:
+    """The figures of a classifier, besides those that every task has."""
+
+    confusion: Counts  # a row a true class, a column an answer
+    classes: list[ClassScores]
+    matthews: float  # Matthews' correlation, -1 to 1
+    roc: Curve | None  # of the positive class of two; None too if one class is missing
+    precision_recall: Curve | None
+    sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
+    fitted: CrossFittedThresholds | None  # the best threshold; None for few examples
+    reliability: Reliability  # of the most probable class, as the model is
+    calibration: Calibration  # after temperature scaling
+
+    @property
+    def errors(self) -> int:
+        """Number of wrong answers."""
+        return int(self.confusion.sum() - self.confusion.trace())
+
+    @property
+    def always(self) -> int | None:
+        """The class that it always answers with although others occur; None if there is none."""
+        answered, occurring = (self.confusion.sum(axis=axis).nonzero()[0] for axis in (0, 1))
+        return int(answered[0]) if len(answered) == 1 < len(occurring) else None
 
 
 class SingleLabel(ReadsClasses):
@@ -84,7 +105,7 @@ class SingleLabel(ReadsClasses):
         return [*target.names]
 
     def parse(
-        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] = NO_CHANGES
+        self, cells: Sequence[Any], target: Target, changes: Mapping[str, str] | None = None
     ) -> tuple[Targets, NDArray[np.bool_]]:
         """A class may be named by its number, unless a class is called by a number. A number is on
         one side of the cut, if the classes are."""
@@ -94,21 +115,15 @@ class SingleLabel(ReadsClasses):
         cut = scores.cut_of(target.names)
         if cut is None and not any(re.fullmatch(r"-?\d+", name) for name in target.names):
             index_of |= {str(index): index for index in range(target.size)}
-        texts = [label_text(read_value(cell)) for cell in cells]
-        names = [classes.changed(text, changes) for text in texts]
-        found = [
-            index_of.get(name, index_of.get(classes.class_key(name), -1))
-            if name or not text
-            else -1
-            for text, name in zip(texts, names, strict=True)
-        ]
-        if cut is not None:
-            numbers = [to_number(text, target.decimal) for text in texts]
-            found = [
-                index if number is None else int(np.float32(number) >= np.float32(cut))
-                for index, number in zip(found, numbers, strict=True)
-            ]
-        targets = np.array(found, np.int64)
+
+        def index(text: str) -> int:
+            if cut is not None and (number := to_number(text, target.decimal)) is not None:
+                return int(np.float32(number) >= np.float32(cut))
+            name = classes.changed(text, changes)
+            found = index_of.get(name, index_of.get(classes.class_key(name), -1))
+            return found if name or not text else -1
+
+        targets = np.array([index(label_text(read_value(cell))) for cell in cells], np.int64)
         return targets, targets >= 0
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:
@@ -123,19 +138,17 @@ class SingleLabel(ReadsClasses):
         if not ((targets >= 0) & (targets < target.size)).all():
             raise ValueError(f"an index is not from 0 to {target.size - 1}")
 
-    def outputs(self, logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    def outputs(self, logits: Logits, temperature: float = 1.0) -> Shares:
         return probabilities(logits, temperature)
 
-    def decide(self, outputs: NDArray[np.float32], target: Target, rule: DecisionRule) -> Answers:
+    def decide(self, outputs: Shares, target: Target, rule: DecisionRule) -> Answers:
         above = self._above_threshold(outputs, target, rule)
         if above is None:
             return Answers(outputs, self.plain_answers(outputs))
         positive = target.names.index(rule.positive)
         return Answers(outputs, np.where(above >= 0, positive, 1 - positive))
 
-    def _above_threshold(
-        self, shares: Logits, target: Target, rule: DecisionRule
-    ) -> NDArray[np.float64] | None:
+    def _above_threshold(self, shares: Logits, target: Target, rule: DecisionRule) -> Floats | None:
         """Return the positive class's probabilities minus the threshold; None if there is none."""
         if (level := rule.threshold_for(target.names)) is None:
             return None
@@ -147,9 +160,7 @@ class SingleLabel(ReadsClasses):
         positive = target.names.index(rule.positive)
         return np.asarray(shares[:, positive].astype(np.float64) - level)
 
-    def margins(
-        self, answers: Answers, target: Target, rule: DecisionRule
-    ) -> NDArray[np.float32] | None:
+    def margins(self, answers: Answers, target: Target, rule: DecisionRule) -> Shares | None:
         shares = answers.probabilities
         above = self._above_threshold(shares, target, rule)
         if above is not None:
@@ -160,9 +171,7 @@ class SingleLabel(ReadsClasses):
     def plain_answers(self, logits: Logits) -> Targets:
         return np.asarray(logits.argmax(axis=1), np.int64)
 
-    def changed_loss(
-        self, outputs: Any, labels: torch.Tensor, weights: torch.Tensor | None, smoothing: float
-    ) -> torch.Tensor:
+    def changed_loss(self, outputs: Any, labels: Any, weights: Any, smoothing: float) -> Any:
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs.logits.float(), labels, weights, label_smoothing=smoothing)
@@ -199,29 +208,3 @@ class SingleLabel(ReadsClasses):
             reliability=calibration.reliability(shares.max(axis=1), most_probable == truth),
             calibration=calibration.calibrate(logits, truth),
         )
-
-
-@dataclass(frozen=True)
-class ClassDetails:
-    """The figures of a classifier, besides those that every task has."""
-
-    confusion: Counts  # a row a true class, a column an answer
-    classes: list[ClassScores]
-    matthews: float  # Matthews' correlation, -1 to 1
-    roc: Curve | None  # of the positive class of two; None too if one class is missing
-    precision_recall: Curve | None
-    sweep: ThresholdSweep | None  # the scores at every threshold; for two classes
-    fitted: CrossFittedThresholds | None  # the best threshold; None for few examples
-    reliability: Reliability  # of the most probable class, as the model is
-    calibration: Calibration  # after temperature scaling
-
-    @property
-    def errors(self) -> int:
-        """Number of wrong answers."""
-        return int(self.confusion.sum() - self.confusion.trace())
-
-    @property
-    def always(self) -> int | None:
-        """The class that it always answers with although others occur; None if there is none."""
-        answered, occurring = (self.confusion.sum(axis=axis).nonzero()[0] for axis in (0, 1))
-        return int(answered[0]) if len(answered) == 1 < len(occurring) else None

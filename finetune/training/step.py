@@ -83,7 +83,10 @@ class Step:
     def _loss(self, batch: Batch) -> torch.Tensor:
         """Return the model's own loss, unless smoothed labels or class weights are requested."""
         outputs, smoothing = self._model(**batch), self._config.label_smoothing_factor
-        return self._task.loss(outputs, batch["labels"], self._class_weights, smoothing)
+        loss: torch.Tensor = self._task.loss(
+            outputs, batch["labels"], self._class_weights, smoothing
+        )
+        return loss
 
 
 def build_optimizer(model: torch.nn.Module, config: RunConfig) -> torch.optim.Optimizer:

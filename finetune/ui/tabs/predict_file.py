@@ -11,6 +11,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
+from finetune.config import RunConfig
 from finetune.data.table import ReadOptions
 from finetune.errors import DataError, FinetuneError, NoSuchRun
 from finetune.evaluation import corrections, file_shift
@@ -361,7 +362,8 @@ class FilePredictions(Panel):
 def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptions:
     """Make the options for reading a file; a ConfigError names wrong ones."""
     values = dict(zip(("sheet", *form.READING), (sheet, *reading), strict=False))
-    return ReadOptions.checked({name: str(value) for name, value in values.items() if value})
+    given = {name: str(value) for name, value in values.items() if value}
+    return ReadOptions.of(RunConfig().changed(**given))
 
 
 def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
