@@ -117,6 +117,15 @@ class Shown:
     placeholder: str = ""
 
 
+@dataclass(frozen=True)
+class Machine:
+    """A kind of machine, and its price in US dollars an hour."""
+
+    name: str
+    label: str
+    price: float
+
+
 class EngineOptions(BaseModel):
     """A person's options for an engine. Each field is a flag whose help is the field's docstring. A
     field with a `Shown` is also in the page's form."""
@@ -160,7 +169,10 @@ class Engine:
     owners_variables: ClassVar[tuple[str, ...]] = ()  # of a shared app, for an unconfined worker
     places: ClassVar[int | None] = 1  # runs at a time; None for as many as there are devices here
     is_remote: ClassVar[bool] = True  # a worker here follows the run, carried out elsewhere
-    is_billed: ClassVar[bool] = False  # its price is agreed to first; see `spending.BilledEngine`
+    # Its price is agreed to first; then its options are `spending.BilledOptions`. It calls
+    # `spending.reserve` before it submits, and `spending.note` afterwards.
+    is_billed: ClassVar[bool] = False
+    usual_machine: ClassVar[str] = ""  # that the page's form begins with, if it is offered
     needs_token: ClassVar[bool] = False  # of the Hub
     removal_note: ClassVar[str] = ""  # on what it keeps, shown before a run is deleted
 
@@ -193,14 +205,13 @@ class Engine:
             )
 
     @classmethod
-    def restarts(cls, spec: EngineSpec) -> int:
-        """Return how many times an attempt is restarted after losing its machine."""
-        return 0
-
-    @classmethod
     def keeps(cls, spec: EngineSpec) -> bool:
         """True if the engine keeps something of the run, wherever the run is carried out now."""
         return cls.is_remote and spec.engine == cls.name and spec.attempt > 0
+
+    def machines(self) -> list[Machine]:
+        """Return the kinds of machine of a billed engine, the cheapest first."""
+        return []
 
     def price(self, spec: EngineSpec) -> float:
         """Return the price in US dollars an hour, 0 if free. Raises if it cannot be used."""

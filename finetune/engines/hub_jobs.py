@@ -16,9 +16,9 @@ from huggingface_hub import JobInfo
 from finetune import owners
 from finetune.config import RunConfig
 from finetune.engines import run_bucket, spending
-from finetune.engines.base import AttemptStatus, EngineSpec, Shown, write_spec
+from finetune.engines.base import AttemptStatus, Engine, EngineSpec, Machine, Shown, write_spec
 from finetune.engines.run_bucket import RunBucket
-from finetune.engines.spending import BilledEngine, BilledOptions, Machine
+from finetune.engines.spending import BilledOptions
 from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
 from finetune.hub import client
 from finetune.hub.client import Absent, HubClient, NoAnswer
@@ -63,14 +63,14 @@ class HubJobOptions(BilledOptions):
     """The Docker image, one with Python 3.11 or later."""
 
 
-class HubJobs(BilledEngine):
+class HubJobs(Engine):
     """The engine, for the owner of a token. Raises PublishError for an invalid token, and from
     every method if the Hub refuses or does not answer."""
 
     name, label = "hub-job", _("Hugging Face Job")
     Options = HubJobOptions
     places = 100
-    needs_token = True
+    is_billed = needs_token = True
     usual_machine = "t4-small"
     removal_note = _("What its jobs have left in your bucket on the Hub is removed too.")
 
@@ -101,8 +101,17 @@ class HubJobs(BilledEngine):
             machines.append(Machine(kind.name, details, (kind.unit_cost_usd or 0) * hours))
         return sorted(machines, key=lambda machine: machine.price)
 
+    def price(self, spec: EngineSpec) -> float:
+        prices = {machine.name: machine.price for machine in self.machines()}
+        if spec.machine not in prices:
+            raise JobError(
+                "{engine}: there is no machine {flavor!r}.", "Choose one of: {flavors}.",
+                engine=self.label, flavor=spec.machine, flavors=", ".join(prices),
+            )  # fmt: skip
+        return prices[spec.machine]
+
     def submit(self, run: Run, spec: EngineSpec) -> str:
-        namespace = self.options(spec).namespace or self._client.account().name
+        namespace = _options(spec).namespace or self._client.account().name
         # A former worker may have been killed while the Hub began the attempt.
         asked = spending.spent_in(run, spec.attempt) > 0
         places = {namespace, *spec.kept_in} if asked else {namespace}
@@ -110,7 +119,7 @@ class HubJobs(BilledEngine):
         find = partial(self._begun, run, spec, places)
         if job := self._look_for(run, find) if asked else find():
             return job
-        self.reserve(run, spec)
+        self._reserve(run, spec)
         try:
             bucket = self._send(run, spec, namespace)
         except PublishError:
@@ -132,9 +141,25 @@ class HubJobs(BilledEngine):
             spending.note(run, spec.attempt, 0.0)
             raise
 
+    def _reserve(self, run: Run, spec: EngineSpec) -> None:
+        """Note the attempt's maximum cost. JobError beyond a limit, or for another price."""
+        options, price = _options(spec), self.price(spec)
+        if abs(price - options.price) > 1e-6:
+            # The next question shows the present price.
+            write_spec(run, spec, options={**spec.options, "price": price})
+            raise JobError(
+                "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
+                "Look at the new price and start again.",
+                flavor=options.flavor,
+                price=price,
+                shown=options.price,
+            )
+        limits = options.dollars_a_run, options.dollars_a_day
+        spending.reserve(run, spec.attempt, options.most, *limits)
+
     def _start(self, run: Run, spec: EngineSpec, namespace: str, bucket: RunBucket) -> str:
         """Start the job of a run that was sent. Returns the job's name."""
-        options = self.options(spec)
+        options = _options(spec)
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
             "FINETUNE_CODE": bucket.path(run_bucket.CODE),
@@ -170,7 +195,7 @@ class HubJobs(BilledEngine):
         for namespace in sorted(places):
             for job in self._jobs(run, namespace):
                 if _attempt(job) == spec.attempt:  # it was started without being recorded
-                    spending.note(run, spec.attempt, self.options(spec).most)
+                    spending.note(run, spec.attempt, _options(spec).most)
                     return f"{namespace}/{job.id}"
                 if _is_live(job):
                     raise JobError(
@@ -236,7 +261,7 @@ class HubJobs(BilledEngine):
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return AttemptStatus("running" if stage == "RUNNING" else "waiting")
-        options, text = self.options(spec), text or ""
+        options, text = _options(spec), text or ""
         cost, begun, ended = options.most, info.started_at or info.created_at, info.finished_at
         if begun is not None and ended is not None:  # each minute begun is billed
             cost = options.price * -(-(ended - begun).total_seconds() // 60) / 60
@@ -335,6 +360,10 @@ class HubJobs(BilledEngine):
 
     def _bucket_of(self, run: Run, spec: EngineSpec, namespace: str) -> RunBucket:
         return RunBucket(self._api, f"{namespace}/{_BUCKET}", run.id, spec.attempt)
+
+
+def _options(spec: EngineSpec) -> HubJobOptions:
+    return HubJobOptions(**spec.options)
 
 
 def _is_live(job: JobInfo) -> bool:

@@ -84,10 +84,10 @@ def carry_out(
     not printed again if they are in the attempt's log."""
     try:
         spec = read_spec(run)
-        registry.check_config(run.config(), spec)
+        registry.find_engine(spec.engine).check_config(run.config())
         engine = open_engine(spec, token)
         ended = _Attempt(run, engine, show, describe).carry_out()
-        for _restart in range(engine.restarts(spec)):  # after losing its machine
+        for _restart in range(spec.options.get("max_failures", 0)):  # after losing its machine
             if not ended.lost or run.stop_requested() or run.state().end_recorded:
                 break
             run.resume()

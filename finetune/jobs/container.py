@@ -44,9 +44,8 @@ def main() -> int:
         now = time.monotonic()
         if now - asked > ASK and not run.stop_requested():
             asked = now
-            with contextlib.suppress(Exception):  # the next check may have an answer
-                if bucket.has(run_bucket.STOP):
-                    bucket.get(run_bucket.STOP, run.stop_file)
+            with contextlib.suppress(Exception):  # there is none, or the next check has an answer
+                bucket.get(run_bucket.STOP, run.stop_file)
         if now > mirror_at:
             _mirror(bucket, run)
             mirror_at = time.monotonic() + max(2.0, _REST * (time.monotonic() - now))

@@ -44,7 +44,6 @@ CROSS_VALIDATED = 500  # answers, from which on the random ones are a validation
 _TEXT_STARTS = 100  # texts that are far apart, before a model is unsure of others
 _UNUSED = 3  # labellings without an answer that are kept
 _SHOWN = 20  # groups on the page, and pairs in doubt
-_REMEDY = _("Choose the file again; the log has the details.")
 
 
 class LabelJob(BackgroundJob):
@@ -53,7 +52,7 @@ class LabelJob(BackgroundJob):
     name, folders, limit = "label", "labels/*", 1
     minutes = 120
     phase = Phase.READ_FILES
-    remedy = _REMEDY
+    remedy = _("Choose the file again; the log has the details.")
     missing = _("There is no such labelling."), _("Choose the file again.")
 
     @property
@@ -197,7 +196,7 @@ def _make_room(store: RunStore) -> None:
     """Remove the visitor's labellings without an answer, but for the newest ones. JobError if there
     are too many others."""
     kept: list[LabelJob] = []
-    for job in labellings(store):
+    for job in LabelJob.newest(store):
         unused = not (job.folder / "answers.jsonl").exists() and not job.state().running
         if unused and len(kept) >= _UNUSED:
             shutil.rmtree(job.folder, ignore_errors=True)
@@ -213,20 +212,14 @@ def _make_room(store: RunStore) -> None:
 def named_labelling(store: RunStore, name: str) -> LabelJob:
     """Return the labelling of an id, or the newest one of a file's name. DataError if there is
     none."""
-    for job in labellings(store):
+    jobs = LabelJob.newest(store)
+    for job in jobs:
         if name in (job.id, job.title):
             return job
     raise DataError(
         "There is no labelling {name!r}; there are {names}.", "Start one first.",
-        name=name, names=some([job.title for job in labellings(store)]) or _("none"),
+        name=name, names=some([job.title for job in jobs]) or _("none"),
     )  # fmt: skip
-
-
-def labellings(store: RunStore) -> list[LabelJob]:
-    """Return the visitor's labellings, the newest first."""
-    jobs = [LabelJob(path.parent) for path in (store.root / "labels").glob("*/job.json")]
-    owned = [job for job in jobs if store.visitor.owns(job.owner)]
-    return sorted(owned, key=lambda job: (job.folder / "job.json").stat().st_mtime, reverse=True)
 
 
 def training_config(store: RunStore, job: LabelJob, config: RunConfig) -> RunConfig:
@@ -279,10 +272,6 @@ class AnswersJob(BackgroundJob):
     minutes = 120
     phase = Phase.START
     remedy = _("The log has the details.")
-
-    @property
-    def labelling(self) -> Labelling:
-        return Labelling(self.folder.parent)
 
     @property
     def report(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import gradio as gr
 from finetune import owners
 from finetune.engines import registry, spending
 from finetune.engines.base import HERE, EngineOptions, EngineSpec
-from finetune.engines.spending import BilledEngine, BilledOptions
+from finetune.engines.spending import BilledOptions
 from finetune.errors import JobError
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
@@ -141,7 +141,7 @@ class EngineForm(Panel):
         fact, command = kind.missing()
         warning = feedback.note(f"{gettext(fact)} {command}") if fact else ""
         shown = {self.price: "", self.warning: warning}
-        if not issubclass(kind, BilledEngine):
+        if not kind.is_billed:
             return shown
         try:
             machines = kind(auth.hub_token(store, token, oauth, kind.needs_token)).machines()
@@ -159,10 +159,10 @@ class EngineForm(Panel):
     def priced(self, store: RunStore, choice: Choice, estimate: Estimate, runs: int) -> Updates:
         """Show the time and price of the runs, and name the most they can cost in the consent."""
         engine = registry.find_engine(choice.engine)
-        if not issubclass(engine, BilledEngine) or choice.machine not in (choice.prices or {}):
+        if not engine.is_billed or choice.machine not in (choice.prices or {}):
             return {}
         try:
-            options = engine.options(choice.spec())
+            options: Any = engine.Options(**choice.spec().options)
         except Exception as error:
             return {self.price: feedback.show_errors(error)}
         seconds = estimate.time.seconds if estimate.time else None

@@ -56,7 +56,7 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         seconds=run_table.training_seconds(summary) or 0.0,
         engine=engine.label or spec.engine,
         spec=spec if engine.is_remote else None,
-        spent=spending.spent_on(run) if engine.is_remote else 0.0,
+        spent=spending.spent_in(run) if engine.is_remote else 0.0,
         settled=summary.status in ENDED and not spec.may_be_at_work,
     )
 
