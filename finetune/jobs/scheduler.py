@@ -332,7 +332,7 @@ def news(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
     scores = report.kept_metrics(run, summary)
     name = run.title(public=True)
     text = f"{name}: {summary.status}"
-    for metric in dict.fromkeys((summary.headline, *summary.task.metrics)):
+    for metric in dict.fromkeys((summary.task.headline, *summary.task.metrics)):
         if metric.name in scores:
             text += f", {metric_name(metric.name, summary.classes)} {scores[metric.name]:.3f}"
     if host == "hooks.slack.com":

@@ -225,11 +225,6 @@ def trials_csv(store: RunStore, study: Study) -> str:
     return csv_cells.to_csv(table)
 
 
-def has_position(study: Study, row: TrialRow) -> bool:
-    """True if a trial has a value of every field: one killed while being drawn may lack some."""
-    return dict(study.settings.space).keys() <= row.values.keys()
-
-
 def axis(study: Study, name: str) -> Range | Choices:
     """Return what a field's axis shows: the drawn values, and the first trial's if outside."""
     drawn = study.settings.space[name]

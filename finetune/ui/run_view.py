@@ -124,9 +124,9 @@ def brief(run: Run, summary: RunSummary) -> str:
     if summary.status == "running" and summary.step and summary.total_steps:
         return f"{100 * summary.step // summary.total_steps}%"
     kept = report.kept_metrics(run, summary) if summary.status == "finished" else {}
-    score = kept.get(summary.headline.name)
+    score = kept.get(summary.task.headline.name)
     if score is not None:
-        name = in_words(summary.headline.name, summary.classes)
+        name = in_words(summary.task.headline.name, summary.classes)
         return gettext("Done: {measure} {f1:.2f}", measure=name, f1=score)
     if summary.status == "waiting":
         return gettext("Waiting")
