@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from finetune import disk
@@ -76,10 +76,7 @@ class EngineSpec(BaseModel, frozen=True, defer_build=True):
 
 def read_spec(run: Run) -> EngineSpec:
     """Read a run's spec. Returns one of this machine if it is missing or unreadable."""
-    try:
-        return disk.read_cached(run.folder / SPEC, EngineSpec.model_validate_json)
-    except (OSError, ValidationError):
-        return EngineSpec()
+    return disk.read_cached_or(EngineSpec(), run.folder / SPEC, EngineSpec.model_validate_json)
 
 
 def write_spec(run: Run, spec: EngineSpec, **changes: Any) -> EngineSpec:

@@ -122,21 +122,18 @@ class HubJobs(Engine):
         self._reserve(run, spec)
         try:
             bucket = self._send(run, spec, namespace)
-        except PublishError:
-            spending.note(run, spec.attempt, 0.0)
-            raise
-        try:
-            return self._start(run, spec, namespace, bucket)
-        except NoAnswer as error:
-            with contextlib.suppress(PublishError):
-                if job := self._look_for(run, find):
-                    return job
-            raise JobError(
-                "{fact} It is not known whether the job has begun.",
-                "Resume to look for it again; a new one begins only if there is none. To end it, "
-                "delete the run.",
-                fact=error.fact,
-            ) from None
+            try:
+                return self._start(run, spec, namespace, bucket)
+            except NoAnswer as error:
+                with contextlib.suppress(PublishError):
+                    if job := self._look_for(run, find):
+                        return job
+                raise JobError(
+                    "{fact} It is not known whether the job has begun.",
+                    "Resume to look for it again; a new one begins only if there is none. To end "
+                    "it, delete the run.",
+                    fact=error.fact,
+                ) from None
         except PublishError:
             spending.note(run, spec.attempt, 0.0)
             raise
@@ -319,22 +316,18 @@ class HubJobs(Engine):
     ) -> T | None:
         """Return a bucket's answer; None if the Hub says several times that it was deleted."""
 
-        def exists() -> bool:
-            try:
-                self._client.call(action, lambda: self._api.bucket_info(f"{namespace}/{_BUCKET}"))
-            except Absent:
-                return False
-            return True
-
         for tried in range(1, _TRIES + 1):
             try:
                 return self._client.call(action, ask, patience=patience)
-            except Absent:
+            except Absent as error:
                 self._check_account(namespace)
-                if tried == _TRIES and exists():
-                    raise
+                denied = error
             time.sleep(PAUSE if tried < _TRIES else 0)
-        return None
+        try:
+            self._client.call(action, lambda: self._api.bucket_info(f"{namespace}/{_BUCKET}"))
+        except Absent:
+            return None
+        raise denied
 
     def _end(self, run: Run, spec: EngineSpec) -> None:
         """End the run's jobs, and note the cost of the present attempt."""
@@ -371,5 +364,4 @@ def _is_live(job: JobInfo) -> bool:
 
 
 def _attempt(job: JobInfo) -> int:
-    """Return the attempt that a job carries out."""
     return int((job.labels or {}).get("attempt", 0))

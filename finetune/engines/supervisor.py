@@ -46,7 +46,6 @@ class LogLine(NamedTuple):
         return self.offset + len(self.line) + 1
 
     def encode(self) -> str:
-        """Return a line of output."""
         return f"{MARK}{self.attempt} {self.offset} {self.line.decode()}"
 
 
@@ -131,8 +130,6 @@ def _reason(ended: AttemptStatus) -> str:
 
 
 class _Attempt:
-    """One attempt of a run on an engine."""
-
     def __init__(self, run: Run, engine: Engine, show: Show, describe: Describe) -> None:
         self._run, self._engine, self._show, self._describe = run, engine, show, describe
         self._spec = read_spec(run)

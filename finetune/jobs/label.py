@@ -32,7 +32,7 @@ from finetune.jobs.background import BackgroundJob, Report
 from finetune.labels import brought_files, candidates, groups
 from finetune.labels.labelling import CHOSEN, RANDOM, SAME, Item, Labelling, write_deck
 from finetune.messages import message as _
-from finetune.runs.events import Event, Phase
+from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import MULTI_LABEL, Target
@@ -69,7 +69,7 @@ class LabelJob(BackgroundJob):
         numbered = enumerate(self.request["files"], 1)
         return [(next(self.folder.glob(f"input-{place}.*")), name) for place, name in numbered]
 
-    def work(self, report: Report) -> Event | None:
+    def work(self, report: Report) -> None:
         texts, file_of = self._read_texts(report)
         is_pairs, count = self.request["pairs"], len(texts)
         if is_pairs:
@@ -82,7 +82,7 @@ class LabelJob(BackgroundJob):
         if not is_pairs:
             spread = candidates.far_apart(vectors, _TEXT_STARTS)
             write_deck(self.folder, 2, items, np.array(spread), True, vectors)
-            return None
+            return
         report(Phase.PROBE, "", 0, 0)
         pairs = candidates.candidate_pairs(vectors, file_of)
         np.save(self.folder / "candidates.npy", pairs)
@@ -91,7 +91,6 @@ class LabelJob(BackgroundJob):
         features = candidates.pair_features(texts, vectors, pairs[asked])
         order = candidates.question_order(features[:, :4].sum(axis=1))
         write_deck(self.folder, 2, pairs[asked], order, True, features)
-        return None
 
     def _read_texts(self, report: Report) -> tuple[list[str], Any]:
         """Write each text once, and the text of each row. DataError if there are too few."""
@@ -278,14 +277,13 @@ class AnswersJob(BackgroundJob):
         """What `answer_all` returned; empty until it has ended."""
         return disk.read_json(self.folder / "report.json")
 
-    def work(self, report: Report) -> Event | None:
+    def work(self, report: Report) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
         run = Run(self.folder.parent.parent.parent / self.request["run"])
         count = len(LabelJob(self.folder.parent).request["files"])
         results = [self.folder / f"result-{place}.csv" for place in range(1, count + 1)]
         found = answer_all(self.folder.parent, run, results, report)
         disk.write_atomically(self.folder / "report.json", json.dumps(found, ensure_ascii=False))
-        return None
 
 
 def start_answers(store: RunStore, job: LabelJob, run: Run) -> AnswersJob:

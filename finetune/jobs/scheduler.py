@@ -244,9 +244,7 @@ class Scheduler(threading.Thread):
         try:
             yield
         except Exception as error:
-            told = error if isinstance(error, FinetuneError) else None
-            if isinstance(error, OSError):
-                told = disk.explained(error)
+            told = disk.explained(error)
             if told is None:
                 _log.exception("the scheduler stumbled")
         text = str(told or "")
