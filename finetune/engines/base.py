@@ -166,8 +166,8 @@ class Engine:
     owners_variables: ClassVar[tuple[str, ...]] = ()  # of a shared app, for an unconfined worker
     places: ClassVar[int | None] = 1  # runs at a time; None for as many as there are devices here
     is_remote: ClassVar[bool] = True  # a worker here follows the run, carried out elsewhere
-    # Its price is agreed to first; then its options are `spending.BilledOptions`. It calls
-    # `spending.reserve` before it submits, and `spending.note` afterwards.
+    # Its price is agreed to first. It calls `spending.reserve` before it submits, and
+    # `spending.note` afterwards; its options are `hub_jobs.HubJobOptions`.
     is_billed: ClassVar[bool] = False
     usual_machine: ClassVar[str] = ""  # that the page's form begins with, if it is offered
     needs_token: ClassVar[bool] = False  # of the Hub

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Annotated, TypeVar
 
 from huggingface_hub import JobInfo
+from pydantic import Field
 
 from finetune import owners
 from finetune.config import RunConfig
-from finetune.engines import run_bucket, spending
+from finetune.engines import base, run_bucket, spending
 from finetune.engines.base import AttemptStatus, Engine, EngineSpec, Machine, Shown, write_spec
 from finetune.engines.run_bucket import RunBucket
-from finetune.engines.spending import BilledOptions
 from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
 from finetune.hub import client
 from finetune.hub.client import Absent, HubClient, NoAnswer
@@ -52,15 +52,28 @@ _NOT_INSTALLED = (
 )  # fmt: skip
 
 
-class HubJobOptions(BilledOptions):
+class HubJobOptions(base.EngineOptions):
     """Options of a Hugging Face Job."""
 
     flavor: Annotated[str, Shown(_("Machine"))] = "cpu-upgrade"
     """The kind of machine; `hf jobs hardware` lists them with their prices."""
+    minutes: Annotated[int, Shown(_("Minutes at most"))] = Field(30, ge=1, le=7 * 24 * 60)
+    """The job is ended after so many minutes, whatever it is doing."""
+    price: float = Field(default=0.0, ge=0)
+    """US dollars an hour, as they were shown; a job whose price is another by now is not begun."""
+    dollars_a_run: Annotated[float, Shown(_("Dollars a run at most"))] = Field(1.0, ge=0)
+    """What the run may cost at most, all its attempts together."""
+    dollars_a_day: Annotated[float, Shown(_("Dollars a day at most"))] = Field(5.0, ge=0)
+    """What all your jobs of 24 hours may cost at most."""
     namespace: str = ""
     """Whose account pays: your own where empty, or an organisation's."""
     image: str = "python:3.12"
     """The Docker image, one with Python 3.11 or later."""
+
+    @property
+    def most(self) -> float:
+        """Cost in US dollars of a job that uses all its minutes."""
+        return self.price * self.minutes / 60
 
 
 class HubJobs(Engine):
@@ -315,7 +328,6 @@ class HubJobs(Engine):
         self, action: str, namespace: str, ask: Callable[[], T], patience: float = 0.0
     ) -> T | None:
         """Return a bucket's answer; None if the Hub says several times that it was deleted."""
-
         for tried in range(1, _TRIES + 1):
             try:
                 return self._client.call(action, ask, patience=patience)

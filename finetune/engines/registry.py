@@ -1,15 +1,14 @@
 """The available engines, and functions that delegate to the engine of a run."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
 from finetune.engines import spending
 from finetune.engines.base import HERE, Engine, EngineSpec, read_spec
-from finetune.engines.hub_jobs import HubJobs
+from finetune.engines.hub_jobs import HubJobOptions, HubJobs
 from finetune.engines.ray_cluster import RayCluster
-from finetune.engines.spending import BilledOptions
 from finetune.errors import ConfigError, JobError
 from finetune.messages import message as _
 from finetune.owners import Policy
@@ -84,12 +83,10 @@ def check_options(spec: EngineSpec, policy: Policy) -> None:
         raise ConfigError(dict.fromkeys(named, _("cannot be named here; leave it empty")))
 
 
-def billed_options(spec: EngineSpec) -> BilledOptions | None:
+def billed_options(spec: EngineSpec) -> HubJobOptions | None:
     """Return the options of an engine spec whose job costs something; None for others."""
-    engine = find_engine(spec.engine)
-    if engine.is_billed and spec.options.get("price"):
-        return cast(BilledOptions, engine.Options(**spec.options))
-    return None
+    billed = find_engine(spec.engine).is_billed and spec.options.get("price")
+    return HubJobOptions(**spec.options) if billed else None
 
 
 def may_be_under_way(run: Run) -> bool:

@@ -1,6 +1,6 @@
-"""Billed engines: their options, and what was spent on jobs.
+"""What was spent on jobs of a billed engine.
 
-Spending stands in `<store>/.spending.jsonl`, which outlives deleted runs.
+It stands in `<store>/.spending.jsonl`, which outlives deleted runs.
 An attempt's maximum cost is noted before it begins, its actual cost after it ends. The last line
 for an attempt counts.
 """
@@ -10,13 +10,11 @@ import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
 from filelock import FileLock
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from finetune import disk
-from finetune.engines.base import EngineOptions, Shown
 from finetune.errors import JobError, StoreError
 from finetune.messages import message as _
 from finetune.runs.run import Run
@@ -112,23 +110,3 @@ def _costs(root: Path) -> Iterable[_Cost]:
             cost = _Cost.model_validate_json(line)
             costs[cost.run, cost.attempt] = cost
     return costs.values()
-
-
-class BilledOptions(EngineOptions):
-    """Options of a billed engine."""
-
-    flavor: Annotated[str, Shown(_("Machine"))] = ""
-    """The kind of machine."""
-    minutes: Annotated[int, Shown(_("Minutes at most"))] = Field(30, ge=1, le=7 * 24 * 60)
-    """The job is ended after so many minutes, whatever it is doing."""
-    price: float = Field(default=0.0, ge=0)
-    """US dollars an hour, as they were shown; a job whose price is another by now is not begun."""
-    dollars_a_run: Annotated[float, Shown(_("Dollars a run at most"))] = Field(1.0, ge=0)
-    """What the run may cost at most, all its attempts together."""
-    dollars_a_day: Annotated[float, Shown(_("Dollars a day at most"))] = Field(5.0, ge=0)
-    """What all your jobs of 24 hours may cost at most."""
-
-    @property
-    def most(self) -> float:
-        """Cost in US dollars of a job that uses all its minutes."""
-        return self.price * self.minutes / 60

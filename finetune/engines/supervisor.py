@@ -86,7 +86,8 @@ def carry_out(
         registry.find_engine(spec.engine).check_config(run.config())
         engine = open_engine(spec, token)
         ended = _Attempt(run, engine, show, describe).carry_out()
-        for _restart in range(spec.options.get("max_failures", 0)):  # after losing its machine
+        # Of an engine whose attempt is restarted after losing its machine.
+        for _restart in range(int(spec.options.get("max_failures", 0))):
             if not ended.lost or run.stop_requested() or run.state().end_recorded:
                 break
             run.resume()

@@ -8,7 +8,7 @@ from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
 from finetune.engines.base import EngineSpec, read_spec, write_spec
-from finetune.engines.spending import BilledOptions
+from finetune.engines.hub_jobs import HubJobOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, workers
@@ -139,7 +139,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
         )
 
 
-def resume_price(run: Run) -> BilledOptions | None:
+def resume_price(run: Run) -> HubJobOptions | None:
     """Return the options and price of the job that would resume a run; None if none is billed."""
     spec = read_spec(run)
     if spec.job or registry.may_be_under_way(run):
