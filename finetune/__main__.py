@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         module = import_module(f"finetune.cli.{name}")
         status: int = getattr(module, args.command)(words[1:])
     except (FinetuneError, OSError) as error:
-        told = (disk.explained(error) if isinstance(error, OSError) else None) or error
+        told = disk.explained(error) or error
         print(f"{parser.prog} {words[0]}: error: {told}", file=sys.stderr)
         return 2
     except Exception:  # a bug: 1 is an answer of some commands

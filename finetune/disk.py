@@ -87,8 +87,11 @@ def failure(
     )
 
 
-def explained(error: OSError) -> FinetuneError | None:
-    """Turn an error of the operating system into one for people; None if it is not about a file."""
+def explained(error: Exception) -> FinetuneError | None:
+    """Return an error for people, made of one of the operating system about a file; None if the
+    error is a bug."""
+    if not isinstance(error, OSError):
+        return error if isinstance(error, FinetuneError) else None
     name = str(error.filename or "")
     short = name if len(name) <= 200 else f"{name[:80]}\u2026"
     if error.errno in _REMEDIES:
@@ -238,6 +241,14 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
 
 
+def read_part(path: Path, offset: int, size: int = -1) -> bytes:
+    """Read a part of a file, by default all after an offset; nothing if it cannot be read."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)
+    return b""
+
+
 def read_as(kind: type[_T], path: Path) -> _T | None:
     """Read a JSON file as a type that pydantic can check; None if that is not possible."""
     try:
@@ -250,6 +261,14 @@ def read_cached(path: Path, parse: Callable[[str], _T]) -> _T:
     """Read and parse a file, once for each version of the file. OSError if it cannot be read."""
     status = path.stat()
     return cast(_T, _parsed(parse, str(path), status.st_ino, status.st_mtime_ns, status.st_size))
+
+
+def read_cached_or(otherwise: _T, path: Path, parse: Callable[[str], _T]) -> _T:
+    """Read and parse a file as `read_cached`; `otherwise` if that is not possible."""
+    try:
+        return read_cached(path, parse)
+    except (OSError, ValueError):
+        return otherwise
 
 
 @lru_cache(maxsize=16_384)

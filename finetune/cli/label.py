@@ -10,7 +10,7 @@ from pathlib import Path
 from finetune import api, arguments
 from finetune.cli import options
 from finetune.config import RunConfig
-from finetune.jobs.label import LabelJob, labellings, named_labelling
+from finetune.jobs.label import LabelJob, named_labelling
 from finetune.labels.labelling import Labelling, Question
 from finetune.runs.store import RunStore, named_run
 
@@ -135,5 +135,5 @@ def groups(words: list[str] | None = None) -> int:
 
 
 def _newest(store: RunStore) -> LabelJob:
-    found = [job for job in labellings(store) if job.request.get("pairs")]
+    found = [job for job in LabelJob.newest(store) if job.request.get("pairs")]
     return found[0] if found else named_labelling(store, "")

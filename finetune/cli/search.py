@@ -8,6 +8,7 @@ import contextlib
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 
 from finetune import config
 from finetune.arguments import add_arguments, arguments_given
@@ -22,7 +23,7 @@ from finetune.messages import message as _
 from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore
 from finetune.search import results
-from finetune.search.driver import advance, begin_search, check_price, describe_values, trial_price
+from finetune.search.driver import advance, begin_search, check_price, trial_price
 from finetune.search.space import (
     Budget,
     Space,
@@ -79,7 +80,7 @@ def search(words: list[str] | None = None) -> int:
         return 1
     metric = metric_name(study.metric, results.class_count(store, rows))
     name = store.get(best.run_id).title() if best.run_id else f"trial {best.number}"
-    print(f"best: {metric} {best.score:.4f}, {name}, {describe_values(best.values)}")
+    print(f"best: {metric} {best.score:.4f}, {name}, {_described(best.values)}")
     return 0
 
 
@@ -168,6 +169,13 @@ def _space(over: list[str]) -> Space:
     return read_space(texts)
 
 
+def _described(values: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+    )
+
+
 def _tell(store: RunStore, study: Study, told: set[int]) -> None:
     """Print a line for each trial that has ended since the last check."""
     rows = results.list_trials(store, study)
@@ -176,5 +184,5 @@ def _tell(store: RunStore, study: Study, told: set[int]) -> None:
         if trial.number not in told and trial.state not in ("waiting", "running"):
             told.add(trial.number)
             score = f"{metric} {trial.score:.4f}" if trial.score is not None else ""
-            values = describe_values(trial.values)
+            values = _described(trial.values)
             print(f"trial {trial.number} {trial.state} {score} {values}", flush=True)

@@ -94,7 +94,7 @@ def _open_run(
         return RankView(args.runs, run_config)
     if spec is not None and registry.find_engine(spec.engine).is_remote:
         run_config = cost.with_checkpoints(store, run_config)
-        registry.check_config(run_config, spec)
+        registry.find_engine(spec.engine).check_config(run_config)
         options.agree(args, spec)
     return store.create(run_config, spec=spec.to_json() if spec is not None else "")
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from finetune import disk
@@ -76,10 +76,7 @@ class EngineSpec(BaseModel, frozen=True, defer_build=True):
 
 def read_spec(run: Run) -> EngineSpec:
     """Read a run's spec. Returns one of this machine if it is missing or unreadable."""
-    try:
-        return disk.read_cached(run.folder / SPEC, EngineSpec.model_validate_json)
-    except (OSError, ValidationError):
-        return EngineSpec()
+    return disk.read_cached_or(EngineSpec(), run.folder / SPEC, EngineSpec.model_validate_json)
 
 
 def write_spec(run: Run, spec: EngineSpec, **changes: Any) -> EngineSpec:
@@ -115,6 +112,15 @@ class Shown:
     label: str
     info: str = ""
     placeholder: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of machine, and its price in US dollars an hour."""
+
+    name: str
+    label: str
+    price: float
 
 
 class EngineOptions(BaseModel):
@@ -160,7 +166,10 @@ class Engine:
     owners_variables: ClassVar[tuple[str, ...]] = ()  # of a shared app, for an unconfined worker
     places: ClassVar[int | None] = 1  # runs at a time; None for as many as there are devices here
     is_remote: ClassVar[bool] = True  # a worker here follows the run, carried out elsewhere
-    is_billed: ClassVar[bool] = False  # its price is agreed to first; see `spending.BilledEngine`
+    # Its price is agreed to first. It calls `spending.reserve` before it submits, and
+    # `spending.note` afterwards; its options are `hub_jobs.HubJobOptions`.
+    is_billed: ClassVar[bool] = False
+    usual_machine: ClassVar[str] = ""  # that the page's form begins with, if it is offered
     needs_token: ClassVar[bool] = False  # of the Hub
     removal_note: ClassVar[str] = ""  # on what it keeps, shown before a run is deleted
 
@@ -193,14 +202,13 @@ class Engine:
             )
 
     @classmethod
-    def restarts(cls, spec: EngineSpec) -> int:
-        """Return how many times an attempt is restarted after losing its machine."""
-        return 0
-
-    @classmethod
     def keeps(cls, spec: EngineSpec) -> bool:
         """True if the engine keeps something of the run, wherever the run is carried out now."""
         return cls.is_remote and spec.engine == cls.name and spec.attempt > 0
+
+    def machines(self) -> list[Machine]:
+        """Return the kinds of machine of a billed engine, the cheapest first."""
+        return []
 
     def price(self, spec: EngineSpec) -> float:
         """Return the price in US dollars an hour, 0 if free. Raises if it cannot be used."""

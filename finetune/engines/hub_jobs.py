@@ -12,13 +12,13 @@ from functools import partial
 from typing import Annotated, TypeVar
 
 from huggingface_hub import JobInfo
+from pydantic import Field
 
 from finetune import owners
 from finetune.config import RunConfig
-from finetune.engines import run_bucket, spending
-from finetune.engines.base import AttemptStatus, EngineSpec, Shown, write_spec
+from finetune.engines import base, run_bucket, spending
+from finetune.engines.base import AttemptStatus, Engine, EngineSpec, Machine, Shown, write_spec
 from finetune.engines.run_bucket import RunBucket
-from finetune.engines.spending import BilledEngine, BilledOptions, Machine
 from finetune.errors import ConfigError, JobError, PublishError, WrongAccount
 from finetune.hub import client
 from finetune.hub.client import Absent, HubClient, NoAnswer
@@ -52,25 +52,38 @@ _NOT_INSTALLED = (
 )  # fmt: skip
 
 
-class HubJobOptions(BilledOptions):
+class HubJobOptions(base.EngineOptions):
     """Options of a Hugging Face Job."""
 
     flavor: Annotated[str, Shown(_("Machine"))] = "cpu-upgrade"
     """The kind of machine; `hf jobs hardware` lists them with their prices."""
+    minutes: Annotated[int, Shown(_("Minutes at most"))] = Field(30, ge=1, le=7 * 24 * 60)
+    """The job is ended after so many minutes, whatever it is doing."""
+    price: float = Field(default=0.0, ge=0)
+    """US dollars an hour, as they were shown; a job whose price is another by now is not begun."""
+    dollars_a_run: Annotated[float, Shown(_("Dollars a run at most"))] = Field(1.0, ge=0)
+    """What the run may cost at most, all its attempts together."""
+    dollars_a_day: Annotated[float, Shown(_("Dollars a day at most"))] = Field(5.0, ge=0)
+    """What all your jobs of 24 hours may cost at most."""
     namespace: str = ""
     """Whose account pays: your own where empty, or an organisation's."""
     image: str = "python:3.12"
     """The Docker image, one with Python 3.11 or later."""
 
+    @property
+    def most(self) -> float:
+        """Cost in US dollars of a job that uses all its minutes."""
+        return self.price * self.minutes / 60
 
-class HubJobs(BilledEngine):
+
+class HubJobs(Engine):
     """The engine, for the owner of a token. Raises PublishError for an invalid token, and from
     every method if the Hub refuses or does not answer."""
 
     name, label = "hub-job", _("Hugging Face Job")
     Options = HubJobOptions
     places = 100
-    needs_token = True
+    is_billed = needs_token = True
     usual_machine = "t4-small"
     removal_note = _("What its jobs have left in your bucket on the Hub is removed too.")
 
@@ -101,8 +114,17 @@ class HubJobs(BilledEngine):
             machines.append(Machine(kind.name, details, (kind.unit_cost_usd or 0) * hours))
         return sorted(machines, key=lambda machine: machine.price)
 
+    def price(self, spec: EngineSpec) -> float:
+        prices = {machine.name: machine.price for machine in self.machines()}
+        if spec.machine not in prices:
+            raise JobError(
+                "{engine}: there is no machine {flavor!r}.", "Choose one of: {flavors}.",
+                engine=self.label, flavor=spec.machine, flavors=", ".join(prices),
+            )  # fmt: skip
+        return prices[spec.machine]
+
     def submit(self, run: Run, spec: EngineSpec) -> str:
-        namespace = self.options(spec).namespace or self._client.account().name
+        namespace = _options(spec).namespace or self._client.account().name
         # A former worker may have been killed while the Hub began the attempt.
         asked = spending.spent_in(run, spec.attempt) > 0
         places = {namespace, *spec.kept_in} if asked else {namespace}
@@ -110,31 +132,44 @@ class HubJobs(BilledEngine):
         find = partial(self._begun, run, spec, places)
         if job := self._look_for(run, find) if asked else find():
             return job
-        self.reserve(run, spec)
+        self._reserve(run, spec)
         try:
             bucket = self._send(run, spec, namespace)
-        except PublishError:
-            spending.note(run, spec.attempt, 0.0)
-            raise
-        try:
-            return self._start(run, spec, namespace, bucket)
-        except NoAnswer as error:
-            with contextlib.suppress(PublishError):
-                if job := self._look_for(run, find):
-                    return job
-            raise JobError(
-                "{fact} It is not known whether the job has begun.",
-                "Resume to look for it again; a new one begins only if there is none. To end it, "
-                "delete the run.",
-                fact=error.fact,
-            ) from None
+            try:
+                return self._start(run, spec, namespace, bucket)
+            except NoAnswer as error:
+                with contextlib.suppress(PublishError):
+                    if job := self._look_for(run, find):
+                        return job
+                raise JobError(
+                    "{fact} It is not known whether the job has begun.",
+                    "Resume to look for it again; a new one begins only if there is none. To end "
+                    "it, delete the run.",
+                    fact=error.fact,
+                ) from None
         except PublishError:
             spending.note(run, spec.attempt, 0.0)
             raise
 
+    def _reserve(self, run: Run, spec: EngineSpec) -> None:
+        """Note the attempt's maximum cost. JobError beyond a limit, or for another price."""
+        options, price = _options(spec), self.price(spec)
+        if abs(price - options.price) > 1e-6:
+            # The next question shows the present price.
+            write_spec(run, spec, options={**spec.options, "price": price})
+            raise JobError(
+                "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
+                "Look at the new price and start again.",
+                flavor=options.flavor,
+                price=price,
+                shown=options.price,
+            )
+        limits = options.dollars_a_run, options.dollars_a_day
+        spending.reserve(run, spec.attempt, options.most, *limits)
+
     def _start(self, run: Run, spec: EngineSpec, namespace: str, bucket: RunBucket) -> str:
         """Start the job of a run that was sent. Returns the job's name."""
-        options = self.options(spec)
+        options = _options(spec)
         variables = {
             "FINETUNE_BUCKET": f"{namespace}/{_BUCKET}",
             "FINETUNE_CODE": bucket.path(run_bucket.CODE),
@@ -170,7 +205,7 @@ class HubJobs(BilledEngine):
         for namespace in sorted(places):
             for job in self._jobs(run, namespace):
                 if _attempt(job) == spec.attempt:  # it was started without being recorded
-                    spending.note(run, spec.attempt, self.options(spec).most)
+                    spending.note(run, spec.attempt, _options(spec).most)
                     return f"{namespace}/{job.id}"
                 if _is_live(job):
                     raise JobError(
@@ -236,7 +271,7 @@ class HubJobs(BilledEngine):
         stage, text = (info.status.stage, info.status.message) if info.status else ("RUNNING", "")
         if stage in _LIVE:
             return AttemptStatus("running" if stage == "RUNNING" else "waiting")
-        options, text = self.options(spec), text or ""
+        options, text = _options(spec), text or ""
         cost, begun, ended = options.most, info.started_at or info.created_at, info.finished_at
         if begun is not None and ended is not None:  # each minute begun is billed
             cost = options.price * -(-(ended - begun).total_seconds() // 60) / 60
@@ -293,23 +328,18 @@ class HubJobs(BilledEngine):
         self, action: str, namespace: str, ask: Callable[[], T], patience: float = 0.0
     ) -> T | None:
         """Return a bucket's answer; None if the Hub says several times that it was deleted."""
-
-        def exists() -> bool:
-            try:
-                self._client.call(action, lambda: self._api.bucket_info(f"{namespace}/{_BUCKET}"))
-            except Absent:
-                return False
-            return True
-
         for tried in range(1, _TRIES + 1):
             try:
                 return self._client.call(action, ask, patience=patience)
-            except Absent:
+            except Absent as error:
                 self._check_account(namespace)
-                if tried == _TRIES and exists():
-                    raise
+                denied = error
             time.sleep(PAUSE if tried < _TRIES else 0)
-        return None
+        try:
+            self._client.call(action, lambda: self._api.bucket_info(f"{namespace}/{_BUCKET}"))
+        except Absent:
+            return None
+        raise denied
 
     def _end(self, run: Run, spec: EngineSpec) -> None:
         """End the run's jobs, and note the cost of the present attempt."""
@@ -337,10 +367,13 @@ class HubJobs(BilledEngine):
         return RunBucket(self._api, f"{namespace}/{_BUCKET}", run.id, spec.attempt)
 
 
+def _options(spec: EngineSpec) -> HubJobOptions:
+    return HubJobOptions(**spec.options)
+
+
 def _is_live(job: JobInfo) -> bool:
     return job.status is not None and job.status.stage in _LIVE
 
 
 def _attempt(job: JobInfo) -> int:
-    """Return the attempt that a job carries out."""
     return int((job.labels or {}).get("attempt", 0))

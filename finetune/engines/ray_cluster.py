@@ -83,10 +83,6 @@ class RayCluster(Engine):
         """False if the owner has named a cluster: everyone who reaches it has its machines."""
         return not os.environ.get(ADDRESS)
 
-    @classmethod
-    def restarts(cls, spec: EngineSpec) -> int:
-        return int(spec.options.get("max_failures", 0))
-
     def price(self, spec: EngineSpec) -> float:
         import_ray()
         cluster_address(spec)

@@ -5,12 +5,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from finetune.config import RunConfig
 from finetune.engines import spending
 from finetune.engines.base import HERE, Engine, EngineSpec, read_spec
-from finetune.engines.hub_jobs import HubJobs
+from finetune.engines.hub_jobs import HubJobOptions, HubJobs
 from finetune.engines.ray_cluster import RayCluster
-from finetune.engines.spending import BilledEngine, BilledOptions
 from finetune.errors import ConfigError, JobError
 from finetune.messages import message as _
 from finetune.owners import Policy
@@ -78,11 +76,6 @@ def make_spec(name: str, values: Mapping[str, Any]) -> EngineSpec:
     return EngineSpec(engine=name, options=options.model_dump())
 
 
-def check_config(config: RunConfig, spec: EngineSpec) -> None:
-    """Raise a `FinetuneError` if the spec's engine cannot carry out such a run."""
-    find_engine(spec.engine).check_config(config)
-
-
 def check_options(spec: EngineSpec, policy: Policy) -> None:
     """Raise a `ConfigError` if a visitor's engine spec has options that only the owner may set."""
     named = [name for name in find_engine(spec.engine).owners_options if spec.options.get(name)]
@@ -90,18 +83,10 @@ def check_options(spec: EngineSpec, policy: Policy) -> None:
         raise ConfigError(dict.fromkeys(named, _("cannot be named here; leave it empty")))
 
 
-def owners_variables() -> set[str]:
-    """Return the variables of a shared app's environment that engines read."""
-    return {name for engine in ENGINES.values() for name in engine.owners_variables}
-
-
-def billed_options(spec: EngineSpec) -> BilledOptions | None:
+def billed_options(spec: EngineSpec) -> HubJobOptions | None:
     """Return the options of an engine spec whose job costs something; None for others."""
-    engine = find_engine(spec.engine)
-    if issubclass(engine, BilledEngine) and spec.options.get("price"):
-        options: BilledOptions = engine.options(spec)
-        return options
-    return None
+    billed = find_engine(spec.engine).is_billed and spec.options.get("price")
+    return HubJobOptions(**spec.options) if billed else None
 
 
 def may_be_under_way(run: Run) -> bool:

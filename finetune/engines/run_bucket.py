@@ -57,13 +57,9 @@ class RunBucket:
         )
 
     def get(self, name: str, target: Path) -> None:
-        """Fetch one file."""
+        """Fetch one file. Raises an error of the client if there is none."""
         files: list[tuple[str, str | Path]] = [(self.path(name), target)]
         self._api.download_bucket_files(self._bucket, files, raise_on_missing_files=True)  # type: ignore[arg-type]
-
-    def has(self, name: str) -> bool:
-        """True if the file exists."""
-        return bool(list(self._api.get_bucket_paths_info(self._bucket, [self.path(name)])))
 
     def mirror(self, run: Run) -> None:
         """Send the changed files of a run's folder."""

@@ -1,6 +1,6 @@
-"""Billed engines: their options and prices, and what was spent on jobs.
+"""What was spent on jobs of a billed engine.
 
-Spending stands in `<store>/.spending.jsonl`, which outlives deleted runs.
+It stands in `<store>/.spending.jsonl`, which outlives deleted runs.
 An attempt's maximum cost is noted before it begins, its actual cost after it ends. The last line
 for an attempt counts.
 """
@@ -9,15 +9,12 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
 
 from filelock import FileLock
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from finetune import disk
-from finetune.engines.base import Engine, EngineOptions, EngineSpec, Shown, write_spec
 from finetune.errors import JobError, StoreError
 from finetune.messages import message as _
 from finetune.runs.run import Run
@@ -54,15 +51,10 @@ def rounded_down(dollars: float) -> float:
     return math.floor(round(100 * dollars, 6)) / 100
 
 
-def spent_in(run: Run, attempt: int) -> float:
-    """Return an attempt's cost in US dollars; its maximum if it may be running."""
-    costs = _costs(run.folder.parent)
-    return sum(cost.dollars for cost in costs if (cost.run, cost.attempt) == (run.id, attempt))
-
-
-def spent_on(run: Run) -> float:
-    """Return the cost of a run's attempts in US dollars, with the maximum for a running one."""
-    return sum(cost.dollars for cost in _costs(run.folder.parent) if cost.run == run.id)
+def spent_in(run: Run, attempt: int | None = None) -> float:
+    """Return the cost of an attempt in US dollars, or of a whole run; the most if it is running."""
+    own = [cost for cost in _costs(run.folder.parent) if cost.run == run.id]
+    return sum(cost.dollars for cost in own if attempt in (None, cost.attempt))
 
 
 def spent_today(root: Path, owner: str) -> float:
@@ -79,7 +71,7 @@ def reserve(run: Run, attempt: int, most: float, a_run: float, a_day: float) -> 
     with FileLock(root / _LOCK):
         note(run, attempt, 0.0)  # an earlier try may have noted it
         for spent, limit, what in (
-            (spent_on(run), a_run, _("this run")),
+            (spent_in(run), a_run, _("this run")),
             (spent_today(root, run.owner), a_day, _("24 hours")),
         ):
             if spent + most > limit + 1e-9:
@@ -118,74 +110,3 @@ def _costs(root: Path) -> Iterable[_Cost]:
             cost = _Cost.model_validate_json(line)
             costs[cost.run, cost.attempt] = cost
     return costs.values()
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A kind of machine, and its price in US dollars an hour."""
-
-    name: str
-    label: str
-    price: float
-
-
-class BilledOptions(EngineOptions):
-    """Options of a billed engine."""
-
-    flavor: Annotated[str, Shown(_("Machine"))] = ""
-    """The kind of machine."""
-    minutes: Annotated[int, Shown(_("Minutes at most"))] = Field(30, ge=1, le=7 * 24 * 60)
-    """The job is ended after so many minutes, whatever it is doing."""
-    price: float = Field(default=0.0, ge=0)
-    """US dollars an hour, as they were shown; a job whose price is another by now is not begun."""
-    dollars_a_run: Annotated[float, Shown(_("Dollars a run at most"))] = Field(1.0, ge=0)
-    """What the run may cost at most, all its attempts together."""
-    dollars_a_day: Annotated[float, Shown(_("Dollars a day at most"))] = Field(5.0, ge=0)
-    """What all your jobs of 24 hours may cost at most."""
-
-    @property
-    def most(self) -> float:
-        """Cost in US dollars of a job that uses all its minutes."""
-        return self.price * self.minutes / 60
-
-
-class BilledEngine(Engine):
-    """An engine that costs money. It calls `reserve` before it submits, and `note` afterwards."""
-
-    is_billed = True
-    Options: ClassVar[type[EngineOptions]] = BilledOptions
-    usual_machine: ClassVar[str] = ""  # that the page's form begins with, if it is offered
-
-    def machines(self) -> list[Machine]:
-        """Return the available machines, cheapest first."""
-        raise NotImplementedError
-
-    def price(self, spec: EngineSpec) -> float:
-        prices = {machine.name: machine.price for machine in self.machines()}
-        if spec.machine not in prices:
-            raise JobError(
-                "{engine}: there is no machine {flavor!r}.", "Choose one of: {flavors}.",
-                engine=self.label, flavor=spec.machine, flavors=", ".join(prices),
-            )  # fmt: skip
-        return prices[spec.machine]
-
-    def reserve(self, run: Run, spec: EngineSpec) -> None:
-        """Note the attempt's maximum cost. JobError beyond a limit, or for another price."""
-        options, price = self.options(spec), self.price(spec)
-        if abs(price - options.price) > 1e-6:
-            # The next question shows the present price.
-            write_spec(run, spec, options={**spec.options, "price": price})
-            raise JobError(
-                "{flavor} costs ${price:.2f} an hour, and was shown at ${shown:.2f}.",
-                "Look at the new price and start again.",
-                flavor=options.flavor,
-                price=price,
-                shown=options.price,
-            )
-        limits = options.dollars_a_run, options.dollars_a_day
-        reserve(run, spec.attempt, options.most, *limits)
-
-    @classmethod
-    def options(cls, spec: EngineSpec) -> Any:
-        """Return a spec's options, as `Options` that are `BilledOptions`."""
-        return cls.Options(**spec.options)

@@ -46,7 +46,6 @@ class LogLine(NamedTuple):
         return self.offset + len(self.line) + 1
 
     def encode(self) -> str:
-        """Return a line of output."""
         return f"{MARK}{self.attempt} {self.offset} {self.line.decode()}"
 
 
@@ -84,10 +83,11 @@ def carry_out(
     not printed again if they are in the attempt's log."""
     try:
         spec = read_spec(run)
-        registry.check_config(run.config(), spec)
+        registry.find_engine(spec.engine).check_config(run.config())
         engine = open_engine(spec, token)
         ended = _Attempt(run, engine, show, describe).carry_out()
-        for _restart in range(engine.restarts(spec)):  # after losing its machine
+        # Of an engine whose attempt is restarted after losing its machine.
+        for _restart in range(int(spec.options.get("max_failures", 0))):
             if not ended.lost or run.stop_requested() or run.state().end_recorded:
                 break
             run.resume()
@@ -131,8 +131,6 @@ def _reason(ended: AttemptStatus) -> str:
 
 
 class _Attempt:
-    """One attempt of a run on an engine."""
-
     def __init__(self, run: Run, engine: Engine, show: Show, describe: Describe) -> None:
         self._run, self._engine, self._show, self._describe = run, engine, show, describe
         self._spec = read_spec(run)

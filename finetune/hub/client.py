@@ -26,6 +26,7 @@ from finetune.errors import Cancelled, PublishError
 from finetune.messages import message as _
 
 T = TypeVar("T")
+stored_token = get_token  # that of `hf auth login` or HF_TOKEN on this machine, if any
 PATIENCE = 120.0  # seconds without an answer or a byte sent, until a call is abandoned
 # After a lost answer: seconds between two looks, seconds until a change that the Hub does not show
 # is given up, and seconds without any answer until that is reported.
@@ -63,11 +64,6 @@ class Account:
                 namespaces=", ".join(self.namespaces),
             )
         return full
-
-
-def stored_token() -> str | None:
-    """The token of `hf auth login` or HF_TOKEN on this machine, if any."""
-    return get_token()
 
 
 def default_sleep_time(hardware: str) -> int | None:

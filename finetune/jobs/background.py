@@ -71,6 +71,18 @@ class BackgroundJob(JobFolder):
                 return job
         raise DataError(*cls.missing)
 
+    @classmethod
+    def newest(cls, store: RunStore) -> list[Self]:
+        """Return the visitor's jobs of a kind that lies in no run, the newest first."""
+        jobs = [cls(path.parent) for path in store.root.glob(f"{cls.folders}/job.json")]
+        owned = [job for job in jobs if store.visitor.owns(job.owner)]
+        return sorted(owned, key=lambda job: job.created, reverse=True)
+
+    @property
+    def created(self) -> float:
+        """Time of the request, in seconds since the epoch."""
+        return (self.folder / "job.json").stat().st_mtime
+
     @property
     def run(self) -> Run:
         """The run in whose folder the job lies."""

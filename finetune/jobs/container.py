@@ -13,6 +13,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
+from finetune import disk
 from finetune.engines import run_bucket
 from finetune.engines.run_bucket import RunBucket
 from finetune.engines.supervisor import split
@@ -44,9 +45,8 @@ def main() -> int:
         now = time.monotonic()
         if now - asked > ASK and not run.stop_requested():
             asked = now
-            with contextlib.suppress(Exception):  # the next check may have an answer
-                if bucket.has(run_bucket.STOP):
-                    bucket.get(run_bucket.STOP, run.stop_file)
+            with contextlib.suppress(Exception):  # there is none, or the next check has an answer
+                bucket.get(run_bucket.STOP, run.stop_file)
         if now > mirror_at:
             _mirror(bucket, run)
             mirror_at = time.monotonic() + max(2.0, _REST * (time.monotonic() - now))
@@ -70,29 +70,20 @@ def _mirror(bucket: RunBucket, run: Run) -> bool:
 
 
 class _Relay:
-    """Passes on a worker's output."""
-
     def __init__(self, run: Run, attempt: int) -> None:
         self._run, self._attempt = run, attempt
         self._begin, self._logged = run.events_file.stat().st_size, 0
 
     def pass_on(self) -> None:
         """Print the events and lines that are new."""
-        written = _after(self._run.events_file, self._begin)
+        written = disk.read_part(self._run.events_file, self._begin)
         for log_line in split(written, self._attempt, self._begin):
             print(log_line.encode())
             self._begin = log_line.end
-        text = _after(self._run.log_file, self._logged)
+        text = disk.read_part(self._run.log_file, self._logged)
         text = text[: text.rfind(b"\n") + 1]
         self._logged += len(text)
         print(text.decode("utf-8", errors="replace"), end="", flush=True)
-
-
-def _after(path: Path, offset: int) -> bytes:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(offset)
-        return file.read()
-    return b""
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from finetune.jobs.background import BackgroundJob, Report
 from finetune.labels import brought_files, candidates, groups
 from finetune.labels.labelling import CHOSEN, RANDOM, SAME, Item, Labelling, write_deck
 from finetune.messages import message as _
-from finetune.runs.events import Event, Phase
+from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import MULTI_LABEL, Target
@@ -44,7 +44,6 @@ CROSS_VALIDATED = 500  # answers, from which on the random ones are a validation
 _TEXT_STARTS = 100  # texts that are far apart, before a model is unsure of others
 _UNUSED = 3  # labellings without an answer that are kept
 _SHOWN = 20  # groups on the page, and pairs in doubt
-_REMEDY = _("Choose the file again; the log has the details.")
 
 
 class LabelJob(BackgroundJob):
@@ -53,7 +52,7 @@ class LabelJob(BackgroundJob):
     name, folders, limit = "label", "labels/*", 1
     minutes = 120
     phase = Phase.READ_FILES
-    remedy = _REMEDY
+    remedy = _("Choose the file again; the log has the details.")
     missing = _("There is no such labelling."), _("Choose the file again.")
 
     @property
@@ -70,7 +69,7 @@ class LabelJob(BackgroundJob):
         numbered = enumerate(self.request["files"], 1)
         return [(next(self.folder.glob(f"input-{place}.*")), name) for place, name in numbered]
 
-    def work(self, report: Report) -> Event | None:
+    def work(self, report: Report) -> None:
         texts, file_of = self._read_texts(report)
         is_pairs, count = self.request["pairs"], len(texts)
         if is_pairs:
@@ -83,7 +82,7 @@ class LabelJob(BackgroundJob):
         if not is_pairs:
             spread = candidates.far_apart(vectors, _TEXT_STARTS)
             write_deck(self.folder, 2, items, np.array(spread), True, vectors)
-            return None
+            return
         report(Phase.PROBE, "", 0, 0)
         pairs = candidates.candidate_pairs(vectors, file_of)
         np.save(self.folder / "candidates.npy", pairs)
@@ -92,7 +91,6 @@ class LabelJob(BackgroundJob):
         features = candidates.pair_features(texts, vectors, pairs[asked])
         order = candidates.question_order(features[:, :4].sum(axis=1))
         write_deck(self.folder, 2, pairs[asked], order, True, features)
-        return None
 
     def _read_texts(self, report: Report) -> tuple[list[str], Any]:
         """Write each text once, and the text of each row. DataError if there are too few."""
@@ -197,7 +195,7 @@ def _make_room(store: RunStore) -> None:
     """Remove the visitor's labellings without an answer, but for the newest ones. JobError if there
     are too many others."""
     kept: list[LabelJob] = []
-    for job in labellings(store):
+    for job in LabelJob.newest(store):
         unused = not (job.folder / "answers.jsonl").exists() and not job.state().running
         if unused and len(kept) >= _UNUSED:
             shutil.rmtree(job.folder, ignore_errors=True)
@@ -213,20 +211,14 @@ def _make_room(store: RunStore) -> None:
 def named_labelling(store: RunStore, name: str) -> LabelJob:
     """Return the labelling of an id, or the newest one of a file's name. DataError if there is
     none."""
-    for job in labellings(store):
+    jobs = LabelJob.newest(store)
+    for job in jobs:
         if name in (job.id, job.title):
             return job
     raise DataError(
         "There is no labelling {name!r}; there are {names}.", "Start one first.",
-        name=name, names=some([job.title for job in labellings(store)]) or _("none"),
+        name=name, names=some([job.title for job in jobs]) or _("none"),
     )  # fmt: skip
-
-
-def labellings(store: RunStore) -> list[LabelJob]:
-    """Return the visitor's labellings, the newest first."""
-    jobs = [LabelJob(path.parent) for path in (store.root / "labels").glob("*/job.json")]
-    owned = [job for job in jobs if store.visitor.owns(job.owner)]
-    return sorted(owned, key=lambda job: (job.folder / "job.json").stat().st_mtime, reverse=True)
 
 
 def training_config(store: RunStore, job: LabelJob, config: RunConfig) -> RunConfig:
@@ -281,22 +273,17 @@ class AnswersJob(BackgroundJob):
     remedy = _("The log has the details.")
 
     @property
-    def labelling(self) -> Labelling:
-        return Labelling(self.folder.parent)
-
-    @property
     def report(self) -> dict[str, Any]:
         """What `answer_all` returned; empty until it has ended."""
         return disk.read_json(self.folder / "report.json")
 
-    def work(self, report: Report) -> Event | None:
+    def work(self, report: Report) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
         run = Run(self.folder.parent.parent.parent / self.request["run"])
         count = len(LabelJob(self.folder.parent).request["files"])
         results = [self.folder / f"result-{place}.csv" for place in range(1, count + 1)]
         found = answer_all(self.folder.parent, run, results, report)
         disk.write_atomically(self.folder / "report.json", json.dumps(found, ensure_ascii=False))
-        return None
 
 
 def start_answers(store: RunStore, job: LabelJob, run: Run) -> AnswersJob:

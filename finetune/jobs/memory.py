@@ -170,9 +170,6 @@ def _first_number(config: Mapping[str, Any], *names: str) -> int:
     return next((value for value in values if isinstance(value, int)), 0)
 
 
-_READERS = ("checks", "probes")  # folders of jobs that read checkpoints
-
-
 def may_remove(store: RunStore) -> bool:
     """True if the store's visitor may see and remove what was downloaded: on one's own machine, or
     as an administrator of a shared app."""
@@ -185,7 +182,8 @@ def remove_model(store: RunStore, name: str) -> CachedModel:
     if not may_remove(store):
         raise StoreError("Visitors cannot remove checkpoints.", "Ask the app's owner.")
     same = {name} | {entry.name for entry in checkpoint_catalog.CHECKPOINTS if entry.repo == name}
-    for job in map(JobFolder, chain(*(store.root.glob(f"{each}/*/") for each in _READERS))):
+    readers = (store.root.glob(f"{jobs}/*/") for jobs in ("checks", "probes"))
+    for job in map(JobFolder, chain(*readers)):
         named = {job.request.get("checkpoint"), *job.request.get("checkpoints", ())}
         if same & named and job.is_alive():
             fact = _("{name} is being read to check or compare it.")

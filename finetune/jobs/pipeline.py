@@ -318,7 +318,6 @@ class _Training:
             yield events.BaselinesMeasured(baselines=scores)
 
     def fit(self) -> Iterator[events.Event]:
-        """Yield the loop's events."""
         from finetune.evaluation import saved_predictions
         from finetune.training import dataloaders, loop, model
 

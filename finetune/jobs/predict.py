@@ -70,11 +70,6 @@ class PredictionJob(BackgroundJob):
         return PredictionRequest(**self.request)
 
     @property
-    def created(self) -> float:
-        """Time of the request, in seconds since the epoch."""
-        return (self.folder / "job.json").stat().st_mtime
-
-    @property
     def input(self) -> Path:
         """The file to predict."""
         return next(self.folder.glob("input.*"))
@@ -165,7 +160,7 @@ def start_prediction(store: RunStore, request: PredictionRequest, path: Path) ->
         """Remove the visitor's oldest files until this one fits."""
         size, limit = path.stat().st_size, store.visitor.policy.limits.upload_bytes
         upload_bytes = store.uploads.make_room(size)
-        oldest_first = newest_predictions(store)[::-1]
+        oldest_first = PredictionJob.newest(store)[::-1]
         for index, old in enumerate(oldest_first):
             full = upload_bytes + store.batch_input_bytes() + size > limit
             crowded = len(oldest_first) - index >= KEPT
@@ -253,10 +248,3 @@ def _corrected_rows(job: PredictionJob) -> dict[int, tuple[Sequence[str], str]]:
         row: (texts, label)
         for (row, label), texts in zip(corrected.items(), sentences, strict=True)
     }
-
-
-def newest_predictions(store: RunStore) -> list[PredictionJob]:
-    """Return the visitor's prediction jobs, newest first."""
-    jobs = [PredictionJob(path.parent) for path in (store.root / "batches").glob("*/job.json")]
-    owned = [job for job in jobs if store.visitor.owns(job.owner)]
-    return sorted(owned, key=lambda job: job.created, reverse=True)

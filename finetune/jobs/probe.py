@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,16 +21,8 @@ from finetune.jobs.background import BackgroundJob, Report
 from finetune.messages import message as _
 from finetune.runs.events import Event, Phase
 from finetune.runs.store import RunStore
-from finetune.runs.summary import JobState
 
 MOST = 8  # checkpoints of a probe
-
-
-@dataclass
-class ProbeState(JobState):
-    """Progress of a probe, and its report once it has ended."""
-
-    report: ProbeReport | None = None
 
 
 class ProbeJob(BackgroundJob):
@@ -43,10 +34,10 @@ class ProbeJob(BackgroundJob):
     remedy = _("The log has the details.")
     missing = _("There is no such comparison."), _("Start it again.")
 
-    def state(self) -> ProbeState:
-        """Return the probe's state, with its report."""
-        report = disk.read_as(ProbeReport, self.folder / "report.json")
-        return ProbeState(**vars(super().state()), report=report)
+    @property
+    def report(self) -> ProbeReport | None:
+        """The result; None until it has ended."""
+        return disk.read_as(ProbeReport, self.folder / "report.json")
 
     def work(self, report: Report) -> Event | None:
         found = probe_checkpoints(
@@ -108,8 +99,7 @@ def start_probe(store: RunStore, config: RunConfig, names: Sequence[str]) -> Pro
     """Probe checkpoints on a configuration's pairs, unless they have been."""
     chosen = check_request(store, config, names)
     job = probe_of(store, config, chosen)
-    known = job.state()
-    if known.status == "finished" and known.report is not None and known.report.complete:
+    if job.state().status == "finished" and job.report is not None and job.report.complete:
         return job
     absolute = catalog.with_absolute_paths(config)
     paths = [catalog.with_absolute_paths(config.changed(checkpoint=n)).checkpoint for n in chosen]

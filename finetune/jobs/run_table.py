@@ -237,16 +237,16 @@ def run_row(store: RunStore, run: Run) -> RunRow:
             "threshold": rule.threshold_for(labels),
         }
     curve = [
-        scored.metrics[summary.headline.name]
+        scored.metrics[summary.task.headline.name]
         for scored in summary.validation
-        if summary.headline.name in scored.metrics
+        if summary.task.headline.name in scored.metrics
     ]
     stride = -(-len(curve) // CURVE) or 1
     return RunRow(
         id=run.id,
         name=run.title(),
         status=summary.status,
-        headline=summary.headline.name,
+        headline=summary.task.headline.name,
         measured=tuple(metric.name for metric in summary.task.metrics),
         classes=summary.classes,
         seconds=training_seconds(summary),

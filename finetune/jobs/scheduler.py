@@ -244,9 +244,7 @@ class Scheduler(threading.Thread):
         try:
             yield
         except Exception as error:
-            told = error if isinstance(error, FinetuneError) else None
-            if isinstance(error, OSError):
-                told = disk.explained(error)
+            told = disk.explained(error)
             if told is None:
                 _log.exception("the scheduler stumbled")
         text = str(told or "")
@@ -332,7 +330,7 @@ def news(host: str, run: Run, summary: RunSummary) -> dict[str, Any]:
     scores = report.kept_metrics(run, summary)
     name = run.title(public=True)
     text = f"{name}: {summary.status}"
-    for metric in dict.fromkeys((summary.headline, *summary.task.metrics)):
+    for metric in dict.fromkeys((summary.task.headline, *summary.task.metrics)):
         if metric.name in scores:
             text += f", {metric_name(metric.name, summary.classes)} {scores[metric.name]:.3f}"
     if host == "hooks.slack.com":

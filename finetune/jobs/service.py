@@ -8,7 +8,7 @@ from finetune.config import RunConfig
 from finetune.data import catalog, checkpoints
 from finetune.engines import registry, spending
 from finetune.engines.base import EngineSpec, read_spec, write_spec
-from finetune.engines.spending import BilledOptions
+from finetune.engines.hub_jobs import HubJobOptions
 from finetune.environment import devices
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, NoSuchRun
 from finetune.jobs import check, cost, scheduler, workers
@@ -69,7 +69,7 @@ def check_start(
     spec = spec or EngineSpec()
     registry.check_options(spec, store.visitor.policy)
     for config in configs:
-        registry.check_config(config, spec)
+        registry.find_engine(spec.engine).check_config(config)
         _check(store, config)
     _check_share(store, len(configs), len(configs))
 
@@ -139,7 +139,7 @@ def _check_share(store: RunStore, more: int, places: int) -> None:
         )
 
 
-def resume_price(run: Run) -> BilledOptions | None:
+def resume_price(run: Run) -> HubJobOptions | None:
     """Return the options and price of the job that would resume a run; None if none is billed."""
     spec = read_spec(run)
     if spec.job or registry.may_be_under_way(run):
@@ -150,10 +150,11 @@ def resume_price(run: Run) -> BilledOptions | None:
 def move_run(store: RunStore, run: Run, spec: EngineSpec, token: str = "") -> None:
     """Let a run that is not running go on with another spec."""
     config, former = run.config(), read_spec(run)
-    registry.check_config(config, spec)
+    engine = registry.find_engine(spec.engine)
+    engine.check_config(config)
     if former.missing or registry.may_be_under_way(run):
         registry.open_engine(former, token).remove(run, former)
-    if registry.find_engine(spec.engine).is_remote:
+    if engine.is_remote:
         run.replace_config(cost.with_checkpoints(store, config))
     write_spec(run, spec.after(read_spec(run)))
 

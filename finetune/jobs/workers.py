@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,7 +133,8 @@ def _environment(confinement: Confinement | None) -> dict[str, str]:
     if policy.confines_workers:
         own = visible_environment()
         if confinement is None:
-            names = {*_UNCONFINED, *registry.owners_variables()}
+            of_engines = (engine.owners_variables for engine in registry.ENGINES.values())
+            names = {*_UNCONFINED, *chain(*of_engines)}
             own |= {name: os.environ[name] for name in names & os.environ.keys()}
     variables = {"WANDB_DIR": os.getcwd(), "HF_HUB_DISABLE_PROGRESS_BARS": "1", **own}
     variables |= {name: os.path.abspath(variables[name]) for name in _FOLDERS if name in variables}
@@ -286,20 +288,16 @@ def job_files(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) ->
     """Return the files another job's worker may use, by the job's kind and request."""
     if not owners.policy().confines_workers:
         return None
-    if kind == "predict":
-        return _folder(job.folder) | Confinement(reads=(str((root / request["run"]).resolve()),))
-    if kind == "label":
-        found = _folder(job.folder) | hub_access.of_checkpoint(request["checkpoint"])
-        return found | hub_access.of_counts(root, job.owner)
-    if kind == "answers":
-        model = Confinement(reads=(str((root / request["run"]).resolve()),))
-        return _folder(job.folder.parent) | model
-    if kind in ("check", "probe"):
-        config = RunConfig(**(request["config"] if kind == "probe" else request))
-        found = _folder(job.folder) | hub_access.of_pairs(config, root)
-        for checkpoint in request["checkpoints"] if kind == "probe" else [config.checkpoint]:
+    if kind in ("predict", "answers"):
+        folder = job.folder if kind == "predict" else job.folder.parent
+        return _folder(folder) | Confinement(reads=(str((root / request["run"]).resolve()),))
+    if kind in ("label", "check", "probe"):
+        found = _folder(job.folder) | hub_access.of_counts(root, job.owner)
+        if kind != "label":
+            found |= hub_access.of_pairs(RunConfig(**request.get("config", request)), root)
+        for checkpoint in request.get("checkpoints") or [request["checkpoint"]]:
             found |= hub_access.of_checkpoint(checkpoint)
-        return found | hub_access.of_counts(root, job.owner)
+        return found
     run = Run(job.folder.parent.parent)
     others = Confinement()  # of a comparison: the owner's other runs
     for run_id in [*request.get("runs", ()), *filter(None, [request.get("old")])]:

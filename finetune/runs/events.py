@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, Union
 
 from pydantic import (
     BaseModel,
@@ -355,18 +355,10 @@ class Finished(Event):
     early: bool = False
 
 
-AnyEvent = Annotated[
-    Started | PhaseStarted | Progressed | Prepared | FirstBatch | Stepped | EvaluationsPlanned
-    | GraphsGivenUp | Evaluated | KeptModelScored | BaselinesMeasured | TestSetOpened | Saved
-    | Resumed | Stopped
-    | Failed | Finished,
-    Field(discriminator="event"),
-]  # fmt: skip
-
-
 @cache
 def _reader() -> TypeAdapter[Event]:
-    return TypeAdapter(AnyEvent)
+    kinds: Any = Union[*Event.__subclasses__()]
+    return TypeAdapter(Annotated[kinds, Field(discriminator="event")])
 
 
 def from_json(line: str | bytes) -> Event | None:

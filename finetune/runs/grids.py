@@ -12,7 +12,7 @@ from typing import Any
 from finetune.config import RunConfig, is_upload
 from finetune.errors import ConfigError
 from finetune.messages import message as _
-from finetune.metrics import intervals
+from finetune.metrics.intervals import Interval, mean_interval
 
 GRID = ("learning_rate", "per_device_train_batch_size", "num_train_epochs")  # its fields
 ALL_ROWS = "all rows"  # in the name of a cross-validation's last run
@@ -82,8 +82,7 @@ class SeedSpread:
     count: int
     mean: float
     deviation: float  # sample standard deviation (n - 1); 0 for a single run
-    # 95%, of the mean over other seeds; None for one run, and over folds
-    interval: tuple[float, float] | None
+    interval: Interval | None  # of the mean over other seeds; None for one run, and over folds
 
 
 def seed_spread(scores: Iterable[float | None], independent: bool = True) -> SeedSpread | None:
@@ -93,9 +92,8 @@ def seed_spread(scores: Iterable[float | None], independent: bool = True) -> See
     if not values:
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    mean = intervals.mean_interval(values) if independent else None
-    ends = (mean.low, mean.high) if mean is not None else None
-    return SeedSpread(len(values), statistics.fmean(values), deviation, ends)
+    interval = mean_interval(values) if independent else None
+    return SeedSpread(len(values), statistics.fmean(values), deviation, interval)
 
 
 BETWEEN = " \u00b7 "  # a name's parts: `search 2 · trial 3`, `tickets-3 · seed 43`

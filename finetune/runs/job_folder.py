@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from finetune import disk
-from finetune.disk import write_atomically
 from finetune.environment import logs
 from finetune.errors import StoreError
 from finetune.messages import decode, encode
@@ -69,15 +68,12 @@ class JobFolder:
     def describe_job(self, kind: str, owner: str, request: dict[str, Any] | None = None) -> None:
         """Record the job's kind (one of `jobs.worker.JOBS`), owner and request."""
         record = {"format": FORMAT, "kind": kind, "owner": owner, "request": request or {}}
-        write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
+        disk.write_atomically(self.folder / "job.json", json.dumps(record, indent=2) + "\n")
 
     @property
     def description(self) -> dict[str, Any]:
         """What `describe_job` recorded; empty if it cannot be read."""
-        try:
-            return disk.read_cached(self.folder / "job.json", disk.parse_object)
-        except OSError:
-            return {}
+        return disk.read_cached_or({}, self.folder / "job.json", disk.parse_object)
 
     @property
     def owner(self) -> str:
@@ -97,7 +93,6 @@ class JobFolder:
         """Hook before important writes; raises if this process may no longer write."""
 
     def append(self, event: Event) -> None:
-        """Append an event."""
         self.append_line(event.model_dump_json().encode())
 
     def append_line(self, line: bytes) -> None:
@@ -112,12 +107,7 @@ class JobFolder:
 
         A last line without its newline is still being written and is left for the next call.
         """
-        try:
-            with self.events_file.open("rb") as file:
-                file.seek(offset)
-                text = file.read(limit)
-        except OSError:
-            return [], offset
+        text = disk.read_part(self.events_file, offset, limit)
         whole = text[: text.rfind(b"\n") + 1]
         parsed = map(events.from_json, whole.split(b"\n"))
         return [event for event in parsed if event is not None], offset + len(whole)
@@ -149,7 +139,9 @@ class JobFolder:
 
     def request_stop(self, discard: bool = False, reason: str = "") -> None:
         """Ask the worker to stop at its next step; `reason` is the app's if no person asked."""
-        write_atomically(self.stop_file, json.dumps({"discard": discard, "reason": encode(reason)}))
+        disk.write_atomically(
+            self.stop_file, json.dumps({"discard": discard, "reason": encode(reason)})
+        )
 
     def stop_requested(self) -> bool:
         """True if someone asked this job to stop, or has removed it."""
@@ -165,11 +157,8 @@ class JobFolder:
 
     def log_tail(self, size: int = 20_000) -> str:
         """The last `size` bytes of the worker's output, without codes for a terminal."""
-        if not (all_of_it := self.log_size()):
-            return ""
-        with self.log_file.open("rb") as file:
-            file.seek(max(0, all_of_it - size))
-            return logs.without_codes(file.read().decode("utf-8", errors="replace"))
+        text = disk.read_part(self.log_file, max(0, self.log_size() - size))
+        return logs.without_codes(text.decode("utf-8", errors="replace"))
 
     def log_size(self) -> int:
         return self.log_file.stat().st_size if self.log_file.exists() else 0
@@ -186,21 +175,16 @@ class _Fold(Generic[State]):
     def read(self, job: JobFolder) -> State:
         """Fold the new events and return a copy of the state."""
         with self._lock:
-            if _beginning(job.events_file, len(self._head)) != self._head:  # another job's by now
+            head = disk.read_part(job.events_file, 0, len(self._head))
+            if head != self._head:  # another job's by now
                 self._head, self._offset, self._state = b"", 0, self._kind()
             fresh, end = job.tail(self._offset, _CHUNK)
             while end > self._offset:
-                self._head = self._head or _beginning(job.events_file, min(end, _HEAD))
+                self._head = self._head or disk.read_part(job.events_file, 0, min(end, _HEAD))
                 self._state.fold(fresh)
                 self._offset = end
                 fresh, end = job.tail(self._offset, _CHUNK)
             return replace(self._state, end_recorded=self._state.status in ENDED)
-
-
-def _beginning(path: Path, size: int) -> bytes:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return file.read(size)
-    return b""
 
 
 _folds: dict[tuple[Path, type[JobState]], _Fold[Any]] = {}

@@ -19,11 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from finetune import disk
 from finetune.config import RunConfig, is_upload
-from finetune.disk import write_atomically
 from finetune.errors import ConfigError, NoSuchRun, StoreError
 from finetune.messages import message as _
 from finetune.runs import events, grids
@@ -84,7 +83,7 @@ class Run(JobFolder):
 
     def replace_config(self, config: RunConfig) -> None:
         """Replace the configuration by another one of the same training."""
-        write_atomically(self.folder / "config.json", config.to_json())
+        disk.write_atomically(self.folder / "config.json", config.to_json())
 
     def pinned_config(self) -> RunConfig:
         """The configuration, with a Hub dataset pinned to the commit that the run first read."""
@@ -93,10 +92,8 @@ class Run(JobFolder):
         return self.config().changed(**{"dataset_revision": revision} if revision else {})
 
     def about(self) -> RunMetadata:
-        try:
-            return disk.read_cached(self.folder / "about.json", RunMetadata.model_validate_json)
-        except (OSError, ValidationError):
-            return RunMetadata()
+        file, read = self.folder / "about.json", RunMetadata.model_validate_json
+        return disk.read_cached_or(RunMetadata(), file, read)
 
     def describe(self, **values: Any) -> RunMetadata:
         """Change the run's `name`, `tags` or `note`; ConfigError if one is too long."""
@@ -110,7 +107,7 @@ class Run(JobFolder):
             raise ConfigError(problems)
         if not self.folder.is_dir():
             raise NoSuchRun
-        write_atomically(self.folder / "about.json", changed.model_dump_json(indent=2))
+        disk.write_atomically(self.folder / "about.json", changed.model_dump_json(indent=2))
         return changed
 
     def title(self, public: bool = False) -> str:
@@ -213,9 +210,7 @@ class Run(JobFolder):
 
 def saved_step(folder: Path) -> int | None:
     """Optimizer steps that the model in a folder has taken; None if unknown."""
-    try:
-        notes = disk.read_cached(folder / "config.json", disk.parse_object).get(NOTES)
-    except OSError:
-        return None
+    config: dict[str, Any] = disk.read_cached_or({}, folder / "config.json", disk.parse_object)
+    notes = config.get(NOTES)
     step = notes.get("step") if isinstance(notes, dict) else None
     return step if type(step) is int else None

@@ -27,7 +27,6 @@ from typing import Any
 
 from finetune import disk, uploads
 from finetune.config import RunConfig, is_upload
-from finetune.disk import write_atomically
 from finetune.environment import project
 from finetune.environment.caches import is_writable, user_cache
 from finetune.errors import ConfigError, DataError, NoSuchRun, StoreError
@@ -170,10 +169,10 @@ class RunStore:
             with disk.writing(f"The run folder {run.folder}"):
                 aside.folder.mkdir(parents=True)
                 aside.describe_job("train", self.visitor.name)
-                write_atomically(aside.folder / "about.json", about.model_dump_json(indent=2))
-                write_atomically(aside.folder / "config.json", config.to_json())
+                disk.write_atomically(aside.folder / "about.json", about.model_dump_json(indent=2))
+                disk.write_atomically(aside.folder / "config.json", config.to_json())
                 if spec:
-                    write_atomically(aside.folder / SPEC, spec)
+                    disk.write_atomically(aside.folder / SPEC, spec)
                 os.replace(aside.folder, run.folder)
         finally:
             shutil.rmtree(aside.folder, ignore_errors=True)

@@ -186,11 +186,6 @@ class RunSummary(JobState):
         return list(dict.fromkeys((*self.task.metrics, *catalog.named(latest))))
 
     @property
-    def headline(self) -> Metric:
-        """The metric by which its task tells models apart."""
-        return self.task.headline
-
-    @property
     def task(self) -> Task:
         """The run's task; classes until it is known."""
         return find_task(self.prepared.task if self.prepared else SINGLE_LABEL)

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 import statistics
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from filelock import Timeout
@@ -309,14 +308,6 @@ def trial_config(
     interval = math.ceil(steps.total / PARTS) if steps else 0
     batch = cost.resolve(store, config).per_device_train_batch_size  # which the steps depend on
     return config.changed(eval_steps=interval, per_device_train_batch_size=batch)
-
-
-def describe_values(values: Mapping[str, object]) -> str:
-    """Describe a trial's values in one line."""
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in values.items()
-    )
 
 
 def trial_price(spec: EngineSpec) -> float:

@@ -154,12 +154,8 @@ def _repeating(store: RunStore, study: Study) -> list[Run]:
 
 def repeats(store: RunStore, study: Study) -> SeedSpread | None:
     """Return the scores of the best trial with other seeds; None before the first has finished."""
-    finished = [
-        summary.best.metrics.get(study.metric)
-        for run in _repeating(store, study)
-        if (summary := run.state()).status == "finished" and summary.best
-    ]
-    return grids.seed_spread(finished)
+    finished = [run for run in _repeating(store, study) if run.state().status == "finished"]
+    return grids.seed_spread(run.metrics.get(study.metric) for run in finished)
 
 
 def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None) -> int:
@@ -223,11 +219,6 @@ def trials_csv(store: RunStore, study: Study) -> str:
         curve = [row.curve.get(part, "") for part in parts_done]
         table.append([row.number, row.run_id, row.state, row.score, *values, *curve])
     return csv_cells.to_csv(table)
-
-
-def has_position(study: Study, row: TrialRow) -> bool:
-    """True if a trial has a value of every field: one killed while being drawn may lack some."""
-    return dict(study.settings.space).keys() <= row.values.keys()
 
 
 def axis(study: Study, name: str) -> Range | Choices:

@@ -72,9 +72,7 @@ class Api:
             try:
                 return action(auth.visitor_store(self.store, request), *values)
             except Exception as error:
-                told = disk.explained(error) if isinstance(error, OSError) else None
-                told = told or (error if isinstance(error, FinetuneError) else None)
-                text = str(told or feedback.apology(error))
+                text = str(disk.explained(error) or feedback.apology(error))
                 raise gr.Error(text, print_exception=False) from error
 
         ask_for_request(answer, action)

@@ -324,7 +324,7 @@ def score_chart(
                 line_style(summary.task, metric.name, f"run{n}"),
                 metric_points(summary, metric.name, view),
                 markers=True,
-                baselines=(best,) if best and metric == summary.headline else (),
+                baselines=(best,) if best and metric == summary.task.headline else (),
             )
         )
     title = gettext("Validation scores")

@@ -156,7 +156,7 @@ class ProbeForm(Panel):
     def _shown(self, job: probe.ProbeJob, event: gr.EventData | None = None) -> Updates:
         state = job.state()
         waiting = elements.polling_value(state.status not in ENDED, event)
-        return {self.result: macro("probe.html", "shown")(state), self.poller: waiting}
+        return {self.result: macro("probe.html", "shown")(state, job.report), self.poller: waiting}
 
     @handler("result.select")
     def on_press(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
@@ -232,7 +232,7 @@ def choices(
         summary = run.state()
         if summary.status in ENDED:
             settled.append(run.id)
-        metric, score = summary.headline.name, gettext("not scored")
+        metric, score = summary.task.headline.name, gettext("not scored")
         kept = report.kept_metrics(run, summary).get(metric)
         if kept is not None:
             score = f"{in_words(metric, summary.classes)} {fixed(kept)}"

@@ -56,9 +56,9 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         picked, best = picking.run_picking(run), summary.best
         expected = None  # the score on new pairs, if picking changes it
         if picked is not None and best is not None:
-            expected = picked.expected(best.metrics).get(summary.headline.name)
+            expected = picked.expected(best.metrics).get(summary.task.headline.name)
         score = row.value(row.headline) if expected is None else expected
-        rank = -math.inf if score is None else summary.headline.rank(score)
+        rank = -math.inf if score is None else summary.task.headline.rank(score)
         ranked.append((rank, run, row, summary, expected))
     ranked.sort(key=lambda each: each[0], reverse=True)
     _, runs, rows, summaries, expected_scores = map(list, zip(*ranked, strict=True))
@@ -72,7 +72,7 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
     if first and second:
         both = [name for name in first.analysis.scores if name in second.analysis.scores]
         paired = report.compare_runs(first, second, [*map(find, both)])
-    classes, headline = max(row.classes for row in rows), summaries[0].headline
+    classes, headline = max(row.classes for row in rows), summaries[0].task.headline
     measured = dict.fromkeys((headline, *(m for each in summaries for m in each.measured)))
     titles = {metric.name: in_words(metric.name, classes) for metric in (*measured, LOSS)}
     drawn = [
@@ -136,7 +136,7 @@ def _below_baseline(
     rows: Sequence[RunRow], summaries: Sequence[RunSummary]
 ) -> dict[str, Any] | None:
     """The best baseline, and the letters of the runs below it; None if there are none."""
-    headline = summaries[0].headline
+    headline = summaries[0].task.headline
     levels = {
         name: scores[headline.name]
         for summary in summaries
@@ -393,7 +393,8 @@ def parallel_lines(
     """Trials as lines across an axis for each field and one for the score, all from 0 to 100. SVG
     points, best trial last; and the values at the lower and the upper end of each axis. Both are
     empty if fewer than two trials have a place."""
-    scored = [row for row in scored if results.has_position(study, row)]
+    # A trial that was killed while it was drawn may lack some values.
+    scored = [row for row in scored if study.settings.space.keys() <= row.values.keys()]
     scores = [row.score for row in scored if row.score is not None]
     if len(scores) < 2:
         return [], []

@@ -15,7 +15,7 @@ import gradio as gr
 from finetune import owners
 from finetune.engines import registry, spending
 from finetune.engines.base import HERE, EngineOptions, EngineSpec
-from finetune.engines.spending import BilledEngine, BilledOptions
+from finetune.engines.hub_jobs import HubJobOptions
 from finetune.errors import JobError
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
@@ -25,7 +25,7 @@ from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
 _SHOWN, _HIDDEN = [["ft-engine"], ["ft-engine", "ft-unseen"]]
-_BILLED = "job"  # owns the options that all billed engines have
+_BILLED = "job"  # owns the options of the engine that is billed
 
 
 class Choice(NamedTuple):
@@ -72,7 +72,7 @@ class EngineForm(Panel):
         self.elsewhere = next((engine.name for engine in offered if engine.is_remote), HERE)
         self.controls: dict[tuple[str, str], Any] = {}  # (engine, or _BILLED; option) -> control
         billed = [engine.name for engine in offered if engine.is_billed]
-        self.groups = [self._draw_options(_BILLED, BilledOptions, [*BilledOptions.shown()])]
+        self.groups = [self._draw_options(_BILLED, HubJobOptions, [*HubJobOptions.shown()])]
         shown = [billed]  # for each group, the engines that show it
         with gr.Column(elem_id="job-access", elem_classes=_HIDDEN) as group:
             info = "A token that may run jobs. If empty, that of `hf auth login` is used."
@@ -88,8 +88,7 @@ class EngineForm(Panel):
         self.groups.append(group)
         shown.append(billed)
         for engine in offered:
-            common = BilledOptions.model_fields if engine.is_billed else ()
-            if own := [name for name in engine.Options.shown() if name not in common]:
+            if not engine.is_billed and (own := [*engine.Options.shown()]):
                 self.groups.append(self._draw_options(engine.name, engine.Options, own))
                 shown.append([engine.name])
         self.warning = elements.notice("engine-warning")
@@ -141,7 +140,7 @@ class EngineForm(Panel):
         fact, command = kind.missing()
         warning = feedback.note(f"{gettext(fact)} {command}") if fact else ""
         shown = {self.price: "", self.warning: warning}
-        if not issubclass(kind, BilledEngine):
+        if not kind.is_billed:
             return shown
         try:
             machines = kind(auth.hub_token(store, token, oauth, kind.needs_token)).machines()
@@ -159,10 +158,10 @@ class EngineForm(Panel):
     def priced(self, store: RunStore, choice: Choice, estimate: Estimate, runs: int) -> Updates:
         """Show the time and price of the runs, and name the most they can cost in the consent."""
         engine = registry.find_engine(choice.engine)
-        if not issubclass(engine, BilledEngine) or choice.machine not in (choice.prices or {}):
+        if not engine.is_billed or choice.machine not in (choice.prices or {}):
             return {}
         try:
-            options = engine.options(choice.spec())
+            options = HubJobOptions(**choice.spec().options)
         except Exception as error:
             return {self.price: feedback.show_errors(error)}
         seconds = estimate.time.seconds if estimate.time else None

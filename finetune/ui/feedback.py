@@ -62,8 +62,7 @@ class _Functions(dict[int, Any]):
 
 def show_errors(error: Exception) -> Markup:
     """An error as a block of HTML that assistive technology announces."""
-    if isinstance(error, OSError):
-        error = disk.explained(error) or error
+    error = disk.explained(error) or error
     if isinstance(error, ConfigError):
         return macro("feedback.html", "problems")(error.problems)
     if isinstance(error, FinetuneError):

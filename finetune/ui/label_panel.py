@@ -97,7 +97,7 @@ class LabelPanel(Panel):
         """Return the visitor's labellings, to go on with."""
         choices = [
             (gettext("{file}: {n} answers", file=job.title, n=len(job.labelling.answers())), job.id)
-            for job in label.labellings(store)[:50]
+            for job in LabelJob.newest(store)[:50]
         ]
         return {self.former: gr.update(choices=choices, visible=bool(choices))}
 

@@ -56,7 +56,7 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         seconds=run_table.training_seconds(summary) or 0.0,
         engine=engine.label or spec.engine,
         spec=spec if engine.is_remote else None,
-        spent=spending.spent_on(run) if engine.is_remote else 0.0,
+        spent=spending.spent_in(run) if engine.is_remote else 0.0,
         settled=summary.status in ENDED and not spec.may_be_at_work,
     )
 
@@ -124,9 +124,9 @@ def brief(run: Run, summary: RunSummary) -> str:
     if summary.status == "running" and summary.step and summary.total_steps:
         return f"{100 * summary.step // summary.total_steps}%"
     kept = report.kept_metrics(run, summary) if summary.status == "finished" else {}
-    score = kept.get(summary.headline.name)
+    score = kept.get(summary.task.headline.name)
     if score is not None:
-        name = in_words(summary.headline.name, summary.classes)
+        name = in_words(summary.task.headline.name, summary.classes)
         return gettext("Done: {measure} {f1:.2f}", measure=name, f1=score)
     if summary.status == "waiting":
         return gettext("Waiting")

@@ -123,7 +123,7 @@ def test_no_reservation_is_lost_and_none_is_made_without_a_note(store, monkeypat
         with pytest.raises(StoreError, match=r"spending.jsonl does not keep what the job may cost"):
             spending.reserve(runs[1], 1, most=2.5, a_run=5.0, a_day=5.0)
     spending.reserve(runs[1], 1, most=2.5, a_run=5.0, a_day=5.0)
-    assert [spending.spent_on(run) for run in runs] == [2.5, 2.5, 0.0]
+    assert [spending.spent_in(run) for run in runs] == [2.5, 2.5, 0.0]
     with pytest.raises(JobError, match=r"may cost \$2.50; \$5.00 of the \$5.00 for 24 hours are"):
         spending.reserve(runs[2], 1, most=2.5, a_run=5.0, a_day=5.0)
     assert spending.spent_today(store.root, runs[0].owner) == 5.0
@@ -142,7 +142,7 @@ def test_jobs_that_begin_at_once_see_each_others_cost(store):
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(reserve, runs)) == 3
     assert spending.spent_today(store.root, "") == 3.0
-    begun = next(run for run in runs if spending.spent_on(run))
+    begun = next(run for run in runs if spending.spent_in(run))
     spending.reserve(begun, 1, most=1.0, a_run=1.0, a_day=3.0)  # the same attempt once more
     spending.note(begun, 1, 0.25)
     assert spending.spent_today(store.root, "") == 2.25

@@ -84,7 +84,7 @@ def test_a_job_whose_start_was_not_answered_is_followed(hub, run, fault, monkeyp
     assert looked(run)
     assert len(hub.jobs.all) == 1
     assert read_spec(run).attempt == 1
-    assert spending.spent_on(run) < most(run)
+    assert spending.spent_in(run) < most(run)
 
 
 @pytest.mark.parametrize(("began", "listed"), [(True, False), (False, False), (True, True)])
@@ -97,7 +97,7 @@ def test_what_is_not_known_is_said_and_looked_for_later(hub, run, began, listed,
     assert "with status 504. It is not known whether the job has begun." in run.state().error
     assert "Resume to look for it again" in run.state().remedy
     assert read_spec(run).is_unheard
-    assert spending.spent_on(run) == pytest.approx(most(run))
+    assert spending.spent_in(run) == pytest.approx(most(run))
     assert service.resume_price(run) is None
     if not listed:  # nothing begins while the Hub does not say what there is
         resume(run)
@@ -108,7 +108,7 @@ def test_what_is_not_known_is_said_and_looked_for_later(hub, run, began, listed,
     assert supervisor.carry_out(run) == 1
     assert FOLLOWED in run.state().error
     assert len(hub.jobs.all) == 1
-    assert spending.spent_on(run) < most(run)
+    assert spending.spent_in(run) < most(run)
 
 
 @pytest.mark.parametrize("status", [402, 409])
@@ -117,7 +117,7 @@ def test_a_refusal_is_believed(hub, run, status):
     assert supervisor.carry_out(run) == 1
     assert f"refused with status {status}" in run.state().error
     assert not looked(run)
-    assert spending.spent_on(run) == 0.0
+    assert spending.spent_in(run) == 0.0
     assert not hub.jobs.all
 
 
@@ -166,14 +166,14 @@ def test_a_denied_job_is_found_by_its_label_and_believed_gone_after_many_answers
     assert engine.state(run, spec) == AttemptStatus(
         "ended", reason=f"The Hub knows no job {spec.job}.", missing=True
     )
-    assert spending.spent_on(run) == pytest.approx(most(run))
+    assert spending.spent_in(run) == pytest.approx(most(run))
     missing = spec.model_copy(update={"job": "", "missing": spec.job})
     assert not engine.knows(run, missing)
     hub.jobs.all |= hidden
     assert engine.knows(run, missing)
     hub.jobs.kill(hub.jobs.last.id)
     assert not engine.state(run, spec).missing
-    assert spending.spent_on(run) < most(run)
+    assert spending.spent_in(run) < most(run)
 
 
 def test_no_second_job_begins_while_the_jobs_cannot_be_listed(hub, sleeping, store, monkeypatch):

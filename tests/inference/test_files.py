@@ -286,7 +286,7 @@ def test_what_is_judged_counts_with_what_is_uploaded(store, run, tmp_path, monke
     ada.create(RunConfig(dataset=ada.uploads.add({"train": write("d", 300)})))
     with pytest.raises(DataError, match=r"These files have 0\.8 MB"):
         judge("e", 800)
-    assert [job.id for job in predict.newest_predictions(ada)] == [kept]  # in vain, so none goes
+    assert [job.id for job in predict.PredictionJob.newest(ada)] == [kept]  # in vain, so none goes
 
 
 @pytest.mark.parametrize(

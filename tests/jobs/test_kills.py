@@ -190,11 +190,11 @@ def test_a_comparison_of_checkpoints_is_whole_or_made_anew(store, kills, trained
         until(lambda: not job.is_alive())
         state = job.state()
         assert state.status in ("none", "interrupted", "finished")
-        assert state.status != "finished" or state.report is not None
-        reports += [state.report] if state.report is not None else []
+        assert state.status != "finished" or job.report is not None
+        reports += [job.report] if job.report is not None else []
     job = probe.start_probe(store, trained, names)
     until(lambda: job.state().status == "finished")
-    last = job.state().report
+    last = job.report
     assert last.complete
     for earlier in reports:
         assert [(one.checkpoint, one.score) for one in earlier.candidates] == [

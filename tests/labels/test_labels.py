@@ -227,9 +227,9 @@ def test_a_labelling_is_its_visitors_alone(labelling):
     JobFolder(labelling.folder).describe_job("label", "browser:ada", labelling.request)
     assert LabelJob.find(store, labelling.folder.name).title == "t.csv"
     own = store.for_visitor(Visitor(names=("browser:ada",)))
-    assert [job.id for job in label.labellings(own)] == [labelling.folder.name]
+    assert [job.id for job in label.LabelJob.newest(own)] == [labelling.folder.name]
     other = store.for_visitor(Visitor(names=("browser:ben",)))
-    assert label.labellings(other) == []
+    assert label.LabelJob.newest(other) == []
     with pytest.raises(DataError, match="no such labelling"):
         LabelJob.find(other, labelling.folder.name)
 
@@ -242,7 +242,7 @@ def test_a_visitor_keeps_so_many_labellings(labelling, file, monkeypatch):
     own = store.for_visitor(Visitor(names=("browser:ada",)))
     with pytest.raises(JobError, match="You have 1 labellings"):
         label.start_labelling(own, [file], pairs=True)
-    assert len(label.labellings(own)) == 1
+    assert len(label.LabelJob.newest(own)) == 1
 
 
 @pytest.mark.long
@@ -252,7 +252,7 @@ def test_from_a_file_to_groups(file, tmp_path, toy_checkpoint, monkeypatch, caps
     asked = []
 
     def typed(prompt):
-        labelling = label.labellings(store)[0].labelling
+        labelling = label.LabelJob.newest(store)[0].labelling
         question = labelling.next("me")
         assert len(set(question.texts)) == 2
         first, second = map(known.__getitem__, question.texts)
@@ -263,7 +263,7 @@ def test_from_a_file_to_groups(file, tmp_path, toy_checkpoint, monkeypatch, caps
     words = ["--runs", str(store.root), "--checkpoint", str(toy_checkpoint), "--max_length", "32"]
     assert cli.label([*words, "--file", str(file)]) == 0
     assert "a model would be right in" in capsys.readouterr().out
-    (job,) = label.labellings(store)
+    (job,) = label.LabelJob.newest(store)
     assert len(job.labelling.answers()) == 60
     assert asked.count("1") > 10
     assert job.request["columns"] == ["title"]

@@ -154,7 +154,7 @@ def test_bounds_hold_though_the_form_lies_outside_of_them(store, values, over, a
     again = Study(study.folder)
     assert again.settings.space == space
     rows = results.list_trials(store, again)
-    assert [results.has_position(again, row) for row in rows] == [True] * 25
+    assert [row.values.keys() for row in rows] == [space.keys()] * 25
     drawn = {name: results.axis(again, name) for name in again.outside}
     assert ranges.outside(drawn, study.config.to_dict()) == {}
     assert (rows[0].state, rows[0].values.items() >= study.outside.items()) == ("finished", True)

@@ -61,7 +61,7 @@ def test_pairs_are_answered_by_keys_and_trained_on(app, visit, toy_checkpoint, t
     page.locator("#label-train").click()
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("things-answers"))
     expect(page.locator("#planned-folds")).to_be_visible()
-    (job,) = label.labellings(app.store)
+    (job,) = label.LabelJob.newest(app.store)
     assert len(job.labelling.settled()) == 33
 
 

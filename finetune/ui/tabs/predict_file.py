@@ -240,7 +240,7 @@ class FilePredictions(Panel):
     @handler()
     def on_open(self, store: RunStore, job_id: str) -> Updates:
         """Show the newest file again if the tab is opened after a reload."""
-        newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
+        newest = None if job_id else next(iter(PredictionJob.newest(store)), None)
         if newest is None:
             return {}
         running = newest.state().running
