@@ -149,14 +149,14 @@ class ProbeForm(Panel):
         return {self.message: "", self.job_id: job.id} | self._shown(job)
 
     @handler("poller.submit")
-    def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
+    def on_tick(self, store: RunStore, job_id: str) -> Updates:
         """Show the probe's progress, and its ranking once it has ended."""
-        return self._shown(probe.ProbeJob.find(store, job_id), event)
+        return self._shown(probe.ProbeJob.find(store, job_id))
 
-    def _shown(self, job: probe.ProbeJob, event: gr.EventData | None = None) -> Updates:
+    def _shown(self, job: probe.ProbeJob) -> Updates:
         state = job.state()
-        waiting = elements.polling_value(state.status not in ENDED, event)
-        return {self.result: macro("probe.html", "shown")(state), self.poller: waiting}
+        shown = macro("probe.html", "shown")(state)
+        return {self.result: shown, self.poller: state.status not in ENDED}
 
     @handler("result.select")
     def on_press(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:

@@ -251,16 +251,16 @@ class ReleaseCheck(Panel):
         return {self.message: "", self.result: progress(job.state())} | self._polled(job)
 
     @handler("poller.submit")
-    def on_tick(self, store: RunStore, new: str, event: gr.EventData) -> Updates:
+    def on_tick(self, store: RunStore, new: str) -> Updates:
         """Show the job's progress, then its judgement."""
         job = ComparisonJob.of(store.get(new), "release")
         evaluate.tidy_golden(store, job)
-        return self._polled(job, event)
+        return self._polled(job)
 
-    def _polled(self, job: ComparisonJob, event: gr.EventData | None = None) -> Updates:
+    def _polled(self, job: ComparisonJob) -> Updates:
         state, judged = job.state(), job.judgement
         drawn = progress(state) if judged is None or state.running else result(judged)
-        return {self.result: drawn, self.poller: elements.polling_value(state.running, event)}
+        return {self.result: drawn, self.poller: state.running}
 
 
 def progress(state: JobState) -> Markup:

@@ -153,23 +153,15 @@ def sent_number(event: gr.EventData) -> float:
 # names: a late answer to an earlier question would also stop the next wait.
 def polling_element(seconds: float, value: str = "") -> gr.HTML:
     """An invisible element that polls the server while an answer is awaited. Idle until its value
-    comes from `start_polling`."""
+    is that of a running wait."""
     script = asset("polling.js").replace("INTERVAL", str(round(1000 * seconds)))
     return gr.HTML(value, html_template="", js_on_load=script, elem_classes="ft-pulse")
 
 
-def start_polling() -> str:
-    """The value that begins a wait."""
-    return f"+{secrets.token_hex(6)}"
-
-
-def stop_polling(event: gr.EventData) -> str:
-    """The value that ends the wait of the question `event`."""
-    return f"-{str(event_data(event).get('wait', ''))[1:]}"
-
-
-def polling_value(running: bool, event: gr.EventData | None = None) -> Any:
-    """Value that begins a wait if `running`, else ends the wait of `event`, if any."""
+def polling_value(running: bool, question: gr.EventData | None) -> Any:
+    """Value that begins a wait if `running`, else ends the wait of the `question`, if any."""
     if running:
-        return start_polling()
-    return gr.skip() if event is None else stop_polling(event)
+        return f"+{secrets.token_hex(6)}"
+    if question is None:
+        return gr.skip()
+    return f"-{str(event_data(question).get('wait', ''))[1:]}"

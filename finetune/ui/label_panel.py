@@ -142,7 +142,7 @@ class LabelPanel(Panel):
             self.job_id: job.id,
             self.shown: job.id if ready else "",
             self.setup: gr.update(visible=False),
-            self.poller: elements.start_polling(),
+            self.poller: True,
             self.progress: macro(_TEMPLATE, "progress")(job.state(), job.title),
             **dict.fromkeys((self.message, self.result), ""),
             **card,
@@ -154,9 +154,7 @@ class LabelPanel(Panel):
         return {self.setup: gr.update(visible=True)} | self.offered(store)
 
     @handler("poller.submit")
-    def on_tick(
-        self, store: RunStore, job_id: str, shown: str, who: str, event: gr.EventData
-    ) -> Updates:
+    def on_tick(self, store: RunStore, job_id: str, shown: str, who: str) -> Updates:
         """Show how far a labelling's jobs are, and its first question once it can be asked."""
         job = LabelJob.find(store, job_id)
         answers = AnswersJob(job.folder / "answers")
@@ -170,7 +168,7 @@ class LabelPanel(Panel):
         if shown != job.id and job.labelling.ready:
             updates |= self._card(store, job, who) | {self.shown: job.id}
         if not state.running and not found.running:
-            updates[self.poller] = elements.stop_polling(event)
+            updates[self.poller] = False
         return updates
 
     # Two keys pressed one after the other both count.
@@ -235,7 +233,7 @@ class LabelPanel(Panel):
     def on_answer(self, store: RunStore, job_id: str, model: Any) -> Updates:
         """Let a trained model answer all that can be asked."""
         label.start_answers(store, LabelJob.find(store, job_id), store.get(model))
-        return {self.poller: elements.start_polling(), self.message: ""}
+        return {self.poller: True, self.message: ""}
 
 
 def _person(store: RunStore, who: object) -> str:

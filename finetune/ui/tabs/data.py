@@ -212,30 +212,29 @@ class DataTab(Panel):
             self.check_id: job.id,
             self.message: "",
             self.progress: macro(_TEMPLATE, "progress")(job.state()),
-            self.poller: elements.start_polling(),
+            self.poller: True,
         }
 
     @handler("poller.submit")
-    def on_tick(self, store: RunStore, check_id: str, drawn: Drawn, event: gr.EventData) -> Updates:
+    def on_tick(self, store: RunStore, check_id: str, drawn: Drawn) -> Updates:
         """Show the check's progress; draw its findings once."""
-        stop = {self.poller: elements.stop_polling(event)}
         try:
             state = check.get_check(store, check_id).state()
         except DataError:
-            return stop | {self.progress: ""}
+            return {self.poller: False, self.progress: ""}
         end = f"{state.status} {state.ended}" if state.status in ENDED else ""
         if drawn.check_id != check_id or (drawn.end and not end):  # other pairs, or checked anew
             drawn = Drawn(check_id, choices=drawn.choices)
         if end and drawn.end == end:
-            return stop
+            return {self.poller: False}
         drawn = replace(drawn, end=end)
         updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
         if state.report or (state.latest and not drawn.has_rows):
-            updates[self.poller] = elements.start_polling()  # Train hears that pairs are counted
+            updates[self.poller] = True  # Train hears that pairs are counted
             updates |= self._report(store, state, drawn)
         elif end and not state.latest:
             updates |= {self.overview: "", self.more: gr.update(visible=False)}
-        return updates | (stop if end else {})
+        return updates | ({self.poller: False} if end else {})
 
     def _report(self, store: RunStore, state: check.CheckState, drawn: Drawn) -> Updates:
         report = state.latest

@@ -86,7 +86,7 @@ class Evaluation(Panel):
         with gr.Column(visible=False) as progress:
             draw_progress()
         self.columns = [evaluation, errors, progress]
-        self.polling = elements.polling_element(1)
+        self.poller = elements.polling_element(1)
 
     def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
         """Connect the events. Those of `opening` may have opened another run in `view`."""
@@ -119,10 +119,10 @@ class Evaluation(Panel):
             updates[self.filters[0]] = gr.update(visible=summary.task.has_right)
         return updates
 
-    @handler("polling.submit", errors_in="body")
-    def on_tick(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
+    @handler("poller.submit", errors_in="body")
+    def on_tick(self, store: RunStore, view: View) -> Updates:
         """Show the job's progress."""
-        return self._evaluation(store, view["opened"], event)
+        return self._evaluation(store, view["opened"])
 
     @handler("body.click", trigger_mode="multiple")
     def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
@@ -153,7 +153,7 @@ class Evaluation(Panel):
             evaluate.save_decision(run, summary, **decision)
             if was_sure and "sure" not in decision and not decision_rule.read_rule(run.best).sure:
                 note += feedback.note(gettext(_UNBOUND))
-        return self._evaluation(store, view["opened"], asked=asked) | {self.message: note}
+        return self._evaluation(store, view["opened"], asked) | {self.message: note}
 
     @handler("filters.change", latest=True)
     def on_filter(self, store: RunStore, view: View, *filters: Any) -> Updates:
@@ -180,19 +180,14 @@ class Evaluation(Panel):
         config = corrections.corrections_upload(store, store.get(view["opened"]))
         return form.opened(self.filled, store, config) | {self.message: ""}
 
-    def _evaluation(
-        self, store: RunStore, run_id: str, event: gr.EventData | None = None,
-        asked: Abstention | None = None,
-    ) -> Updates:  # fmt: skip
-        """Draw the Evaluation part; `event` is the tick answered, `asked` what a bound just asked
-        for comes to."""
+    def _evaluation(self, store: RunStore, run_id: str, asked: Abstention | None = None) -> Updates:
+        """Draw the Evaluation part; `asked` is what a bound just asked for comes to."""
         try:
             run = store.get(run_id)
             summary = run.state()
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
-            waiting, problem = elements.polling_value(False, event), feedback.show_errors(error)
-            return {self.body: problem, self.polling: waiting}
+            return {self.body: feedback.show_errors(error), self.poller: False}
         orders = EvaluationJob.of(run, "orders").state()
         test = EvaluationJob.of(run, "test").state()
         opened = None
@@ -207,7 +202,7 @@ class Evaluation(Panel):
         body = evaluation_view.view(study, summary, rule, orders, test_set, found)
         return {
             self.body: body + macro(_TEXT, "drawing_of")(run.id),
-            self.polling: elements.polling_value(orders.running or test.running, event),
+            self.poller: orders.running or test.running,
         }
 
     def _examples(

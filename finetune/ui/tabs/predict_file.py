@@ -242,9 +242,8 @@ class FilePredictions(Panel):
         newest = None if job_id else next(iter(predict.newest_predictions(store)), None)
         if newest is None:
             return {}
-        running = newest.state().running
-        front = {self.part: FILE} if running else {}
-        return self._shown(store, newest) | front
+        front = {self.part: FILE} if newest.state().running else {}
+        return self._opened(store, newest) | front
 
     @handler("run.change", "file.upload", "sheet.input", "reading.input", latest=True)
     def on_file(
@@ -330,7 +329,7 @@ class FilePredictions(Panel):
         )
         job = predict.start_prediction(store, request, upload_limits.path(store.visitor, file))
         upload_limits.kept(file, job.input)
-        return self._shown(store, job)
+        return self._opened(store, job)
 
     @handler("cancel.click")
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
@@ -340,22 +339,20 @@ class FilePredictions(Panel):
         return {self.message: feedback.note(text)}
 
     @handler("poller.submit", errors_in="view")
-    def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
+    def on_tick(self, store: RunStore, job_id: str) -> Updates:
         """Show the job's progress, then its result."""
-        return self._shown(store, predict.PredictionJob.find(store, job_id), event)
+        return self._shown(store, predict.PredictionJob.find(store, job_id))
 
-    def _shown(
-        self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None
-    ) -> Updates:
-        """Draw a file's state; `event` is the tick being answered."""
+    def _opened(self, store: RunStore, job: PredictionJob) -> Updates:
+        return self._shown(store, job) | {self.job_id: job.id, self.message: ""}
+
+    def _shown(self, store: RunStore, job: PredictionJob) -> Updates:
         state = job.state()
-        updates: Updates = {
+        return self.rows.shown(job, state) | {
             self.view: view(store, job, state),
             self.cancel: gr.update(interactive=state.running),
-            self.poller: elements.polling_value(state.running, event),
+            self.poller: state.running,
         }
-        updates |= self.rows.shown(job, state)
-        return updates if event else updates | {self.job_id: job.id, self.message: ""}
 
 
 def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptions:

@@ -179,9 +179,9 @@ class PublishTab(Panel):
         return self._state(store, run_id)
 
     @handler("poller.submit", errors_in="plan")
-    def on_tick(self, store: RunStore, run: str | None, event: gr.EventData) -> Updates:
+    def on_tick(self, store: RunStore, run: str | None) -> Updates:
         """Show the progress of push and export."""
-        return self._state(store, run, event)
+        return self._state(store, run)
 
     def _chosen(self, store: RunStore, run_id: str | None) -> Updates:
         """Show another model: its suggested name and the progress of its push."""
@@ -194,10 +194,8 @@ class PublishTab(Panel):
             **self._state(store, run_id),
         }
 
-    def _state(
-        self, store: RunStore, run_id: str | None, event: gr.EventData | None = None
-    ) -> Updates:
-        """Show push, export and what can be done; `event` is the tick being answered."""
+    def _state(self, store: RunStore, run_id: str | None) -> Updates:
+        """Show push, export and what can be done."""
         pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)
@@ -213,7 +211,7 @@ class PublishTab(Panel):
             self.push: gr.update(interactive=has_run and not pushed.running),
             self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
             self.result: macro(_TEMPLATE, "state")(pushed),
-            self.poller: elements.polling_value(pushed.running or exported.running, event),
+            self.poller: pushed.running or exported.running,
             self.take_away: gr.update(visible=has_run),
             self.downloads: downloads,
             self.onnx: gr.update(value=onnx, interactive=not exported.running),
