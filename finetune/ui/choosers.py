@@ -38,18 +38,15 @@ class CheckpointList(Panel):
 
     def draw(self) -> gr.Accordion:
         """Draw the list in the current block. Returns the fold that it is in."""
-        title = "Choose another model"
-        sizes = "Any size", "Small", "Base", "Large"
-        languages = "Any language", "English", "Other languages"
+        title, language = "Choose another model", "Language of the texts"
+        sizes = [("Any size", ""), ("Small", "small"), ("Base", "base"), ("Large", "large")]
+        those = [("Any language", ""), ("English", "english"), ("Other languages", "other")]
         self.box = gr.Accordion(title, open=False, elem_id="checkpoints")
         with self.box:
             with gr.Row():
-                choices = list(zip(sizes, ("", "small", "base", "large"), strict=True))
-                self.size = elements.dropdown(choices, "Size", "checkpoint-size", 220, value="")
-                choices = list(zip(languages, ("", "english", "other"), strict=True))
-                text = "Language of the texts"
+                self.size = elements.dropdown(sizes, "Size", "checkpoint-size", 220, value="")
                 self.languages = elements.dropdown(
-                    choices, text, "checkpoint-languages", 220, value=""
+                    those, language, "checkpoint-languages", 220, value=""
                 )
             self.message = elements.notice("checkpoint-message")
             self.found = gr.HTML(elem_id="checkpoint-list", js_on_load=elements.CHOICES)
@@ -206,12 +203,8 @@ class HubSearch(Panel):
 
 
 def no_model(elem_id: str) -> gr.HTML:
-    """Hint in place of a model's controls while there is no model."""
-    return gr.HTML(_hint(), elem_id=elem_id, js_on_load=elements.TAB_LINKS, visible=False)
-
-
-def _hint() -> Markup:
-    return macro("model_chooser.html", "empty")()
+    """Hint in place of a model's controls while there is no model; filled by `choices`."""
+    return gr.HTML(elem_id=elem_id, js_on_load=elements.TAB_LINKS, visible=False)
 
 
 def choices(
@@ -241,7 +234,8 @@ def choices(
     value = wanted if wanted in ids else next(iter(settled if ended else ids), None)
     changed = {} if value == current else {"value": value}
     chooser = gr.update(choices=options, visible=bool(ids), **changed)
-    return [chooser, gr.update(value=_hint(), visible=not ids)], value
+    hint = macro("model_chooser.html", "empty")()
+    return [chooser, gr.update(value=hint, visible=not ids)], value
 
 
 def models(store: RunStore, besides: str | None = None) -> Iterator[tuple[str, Run]]:

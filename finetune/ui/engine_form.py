@@ -20,7 +20,7 @@ from finetune.errors import JobError
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback
-from finetune.ui.html import macro, rough_duration
+from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
@@ -165,16 +165,9 @@ class EngineForm(Panel):
             options = engine.options(choice.spec())
         except Exception as error:
             return {self.price: feedback.show_errors(error)}
-        seconds = estimate.time.seconds if estimate.time else None
         most = runs * options.most
-        text = macro("engine.html", "price")(
-            options,
-            runs,
-            most,
-            seconds and rough_duration(seconds),
-            (seconds or 0) / 3600,
-            spending.spent_today(store.root, store.visitor.name),
-        )
+        spent = spending.spent_today(store.root, store.visitor.name)
+        text = macro("engine.html", "price")(options, runs, most, estimate.time, spent)
         agreed = gettext(
             "I agree that Train may cost up to ${most:.2f}, and Search its own limit",
             most=spending.rounded_up(most),

@@ -91,13 +91,8 @@ def view(
 
 
 def _sure_values(found: Abstention | None, decision: DecisionRule) -> dict[str, Any] | None:
-    """Return the values that `evaluation/sure.html` needs besides the analysis: the bound, and the
-    error at every share; None without them.
-
-    Args:
-        found: what the kept bound, or else the one offered first, comes to; None for a task whose
-            answers cannot be left out.
-    """
+    """Return the values that `evaluation/sure.html` needs besides the analysis; None for a task
+    whose answers cannot be left out."""
     if found is None:
         return None
     curve = found.curve
@@ -137,24 +132,14 @@ def _weak_first(
 ) -> list[tuple[Slice, str]]:
     """The slices with their marks: the weak ones, then the missed, then by their result, and
     last those too small to be judged."""
-
-    def mark(part: Slice) -> str:
-        if part.weak:
-            return gettext("weak")
-        if part.trait == "class" and part.value in never:
-            return gettext("missed")
-        return gettext("too few rows") if part.count < TESTED else ""
-
-    def rank(part: Slice) -> tuple[Any, ...]:
-        missed = part.trait == "class" and part.value in never
-        return (
-            not part.weak,
-            not missed,
-            part.count < TESTED,
-            part.result.value if has_right else -part.result.value,
-        )
-
-    return [(part, mark(part)) for part in sorted(slices, key=rank)]
+    marked = []
+    for part in slices:
+        missed, small = part.trait == "class" and part.value in never, part.count < TESTED
+        result = part.result.value if has_right else -part.result.value
+        mark = gettext("weak") if part.weak else gettext("missed") if missed else ""
+        mark = mark or (gettext("too few rows") if small else "")
+        marked.append(((not part.weak, not missed, small, result), part, mark))
+    return [(part, mark) for _, part, mark in sorted(marked, key=lambda each: each[0])]
 
 
 def disagreements(

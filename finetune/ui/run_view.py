@@ -54,10 +54,9 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         summary=summary,
         ended=summary.status in ENDED,
         seconds=run_table.training_seconds(summary) or 0.0,
-        engine=engine.label or spec.engine,
-        spec=spec if engine.is_remote else None,
+        engine=engine,
+        spec=spec,
         spent=spending.spent_on(run) if engine.is_remote else 0.0,
-        settled=summary.status in ENDED and not spec.may_be_at_work,
     )
 
 
@@ -73,12 +72,6 @@ def action(run: Run, summary: RunSummary) -> Markup:
         stopping=run.stop_requested() and summary.status != "waiting",
         resumable=summary.status in service.RESUMABLE,
     )
-
-
-def progress(summary: RunSummary) -> Markup:
-    """A bar of the steps taken."""
-    share = summary.step / summary.total_steps if summary.total_steps else 0.0
-    return macro("macros.html", "progress_bar")(gettext("training steps"), share)
 
 
 def cards(run: Run, summary: RunSummary) -> Markup:

@@ -17,12 +17,12 @@ from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune import owners
-from finetune.config import RunConfig, is_upload, retired_in
+from finetune.config import RunConfig, retired_in
 from finetune.data import catalog
 from finetune.engines import registry
 from finetune.engines.base import EngineSpec, read_spec
-from finetune.environment import hub_connection, project
-from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
+from finetune.environment import hub_connection
+from finetune.errors import ConfigError, FinetuneError, NoSuchRun
 from finetune.evaluation import advice, report
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, evaluate, service
@@ -30,7 +30,6 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import driver
-from finetune.search.space import around
 from finetune.ui import auth, elements, feedback, form, live_updates, train_plan, upload_limits
 from finetune.ui.choosers import CheckpointList, HubSearch, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm
@@ -39,7 +38,6 @@ from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
 _MAX_JSON = 2**20  # bytes of a configuration
-_DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
 _SHOWN = gr.update(elem_classes=[])
 _OPEN_SEARCH = asset("open_search.js")
 _ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
@@ -199,24 +197,14 @@ class TrainTab(Panel):
         link = macro("feedback.html", "begun_search")(study.title, study.id)
         return {self.message: link, self.engine.agreed: False}
 
-    @handler(latest=True)
+    @handler(errors_in="planned", latest=True)
     def on_search_time(self, store: RunStore, *searched: Any) -> Updates:
         """Show how long the search takes, and which of the form's values lie outside of it."""
         choice, others = self._chosen(searched[train_plan.SEARCH_COUNT :])
         if others[0] != train_plan.SEARCH:
             return {}
-        try:
-            config, spec = form.read(others[train_plan.COUNT :]), choice.spec()
-            space, budget, _options = train_plan.read_search(searched, spec)
-        except ConfigError as error:
-            return {self.planned: feedback.show_errors(error)}
-        if config.folds:
-            return {self.planned: macro("feedback.html", "search_without_folds")()}
-        price, first = driver.trial_price(spec), driver.first_trial(store, config, space)
-        moved = around(space, first)
-        seconds = driver.expected_seconds(store, config, moved, budget, spec.place)
-        texts = train_plan.ranges_text(space, moved, first)
-        return {self.planned: train_plan.expected(seconds, budget, price, *texts)}
+        config = form.read(others[train_plan.COUNT :])
+        return {self.planned: train_plan.expected(store, config, searched, choice.spec())}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """Return the engine choice and the values of the other controls."""
@@ -243,20 +231,10 @@ class TrainTab(Panel):
             if config.trains_on_all:
                 text = macro("feedback.html", "planned_folds")(count, config.folds)
         shown = {} if others[0] == train_plan.SEARCH else {self.planned: text}
-        root, files = store.root.resolve(), {}
-        alone = store.visitor.policy.owner_asks  # folders are told on one's own machine only
-        name = checked.source if checked else config.dataset
-        with contextlib.suppress(DataError):  # an upload that is gone: Train says so
-            if is_upload(config.dataset):
-                files = store.uploads.file_names(config.dataset)
-                name = ", ".join(files.values())
-            if files and alone:
-                paths = store.uploads.files(config.dataset)
-                files = {split: str(path.resolve()) for split, path in paths.items()}
-        folder = str(root) if alone and root != _DEFAULT_RUNS else ""
-        costs = train_plan.costs(estimates[0], config, count, total, files, folder, name)
-        pairs = train_plan.pairs_card(checked, store, name)
-        shown |= {self.costs: costs, self.pairs: pairs}
+        shown |= {
+            self.costs: train_plan.costs(store, estimates[0], config, count, total),
+            self.pairs: train_plan.pairs_card(checked, store, config),
+        }
         download = estimates[0].download
         if estimates[0].measurable or (download and download.unasked):
             shown[self.unmeasured] = str(time.time())
