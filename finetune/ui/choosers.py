@@ -107,7 +107,6 @@ class ProbeForm(Panel):
     """The choice of checkpoints to compare, and what came of it."""
 
     def draw(self) -> None:
-        """Draw the controls in the current block, folded away."""
         with gr.Accordion("Which one suits these texts?", open=False, elem_id="probe"):
             elements.note(
                 "Each reads up to 1,000 of your training rows once, and a linear model learns "
@@ -173,7 +172,6 @@ class HubSearch(Panel):
     kind: Kind
 
     def draw(self) -> None:
-        """Draw the box in the current block."""
         text = f"Find a {self.kind} on the Hub by name"
         self.box = elements.text_box(text, f"find-{self.kind}")
         self.results = gr.HTML(

@@ -196,10 +196,7 @@ _LISTED = 20  # changed answers of each kind
 
 
 class ReleaseCheck(Panel):
-    """Its controls and event handlers."""
-
     def draw(self) -> None:
-        """Lay out the part, hidden, and wire its events."""
         with gr.Column(visible=False, elem_id="release-check") as self.box:
             elements.heading("Release check")
             elements.note(

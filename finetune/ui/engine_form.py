@@ -188,7 +188,6 @@ class EngineForm(Panel):
 
 
 def _control(owner: str, options: type[EngineOptions], name: str) -> Any:
-    """The control of an option."""
     shown, field = options.shown()[name], options.model_fields[name]
     common: dict[str, Any] = {
         "label": gettext(shown.label),

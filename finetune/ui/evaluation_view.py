@@ -273,11 +273,10 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     )
     title, across = gettext("Scores at every threshold"), gettext("Threshold")
     chart = charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), cursor=now, look=look)
-    of_positive = analysis.details.classes[analysis.target.positive]
+    positive = vars(analysis.details.classes[analysis.target.positive])
     at_now = {
-        name: analysis.scores[name].value if name in analysis.scores else getattr(of_positive, name)
-        for name in values
-    } | {name: value for name, value in vars(of_positive).items() if name in values}
+        name: positive[name] if name in positive else analysis.scores[name].value for name in values
+    }
     return {"data": json.dumps(data), "now": now, "scores": at_now, "chart": chart}
 
 

@@ -227,8 +227,9 @@ def _given(name: str, value: Any) -> Any:
     return elements.decimal(value) if field.kind is float else value
 
 
-def filled(store: RunStore, config: RunConfig) -> list[Any]:
-    """Updates that put a configuration into the controls and Data's chooser of pairs."""
+def filled(boxes: Sequence[Any], store: RunStore, config: RunConfig) -> dict[Any, Any]:
+    """Updates that put a configuration into `boxes`: the form's controls, Data's chooser of pairs
+    and, to show the form, the page's tabs."""
     choices = datasets(store, config.dataset)
     # Two updates: Gradio empties the one it has used.
     dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))
@@ -237,10 +238,5 @@ def filled(store: RunStore, config: RunConfig) -> list[Any]:
     for name in EXPERT:
         if getattr(config, name) != getattr(RunConfig(), name):
             values[name] = gr.update(value=values[name], visible=True)
-    return [*(values[name] for name in NAMES), pairs]
-
-
-def opened(boxes: Sequence[Any], store: RunStore, config: RunConfig) -> dict[Any, Any]:
-    """Updates that put a configuration into the form and show it. `boxes` are the components of
-    `filled`, then the page's tabs."""
-    return dict(zip(boxes, [*filled(store, config), gr.Tabs(selected="train")], strict=True))
+    updates = [*(values[name] for name in NAMES), pairs, gr.Tabs(selected="train")]
+    return dict(zip(boxes, updates, strict=False))

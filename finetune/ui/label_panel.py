@@ -28,10 +28,7 @@ _MODEL = ("checkpoint", "max_length")
 class LabelPanel(Panel):
     """The choice of what to ask, one question at a time, and the groups of a file's texts."""
 
-    filled: list[Any]  # the form and the page's tabs
-
     def draw(self) -> None:
-        """Draw the part in the current block, folded away."""
         self.job_id, self.shown = gr.State(""), gr.State("")
         self.poller = elements.polling_element(1)
         title = "No labels yet? Answer some questions"
@@ -71,7 +68,7 @@ class LabelPanel(Panel):
             self.card = gr.HTML(elem_id="label-card", js_on_load=asset("label.js"))
             self.estimate = gr.HTML(elem_id="label-estimate")
             with gr.Row(visible=False, elem_id="label-next") as self.row:
-                self.train = button("Train on these answers", "label-train", 200, variant="primary")
+                self.start = button("Train on these answers", "label-train", 200, variant="primary")
                 self.again = button("Other texts or labels", "label-again", 200)
                 self.model = dropdown([], "Model", "label-model", 220, value=None)
                 self.answer = button("Let this model answer all", "label-answer", 200)
@@ -223,11 +220,11 @@ class LabelPanel(Panel):
         return {self.estimate: _facts(job.labelling, job.id) if job.labelling.ready else ""}
 
     @handler()
-    def on_train(self, store: RunStore, job_id: str, *values: Any) -> Updates:
+    def on_start(self, store: RunStore, job_id: str, *values: Any) -> Updates:
         """Put the answers into the form, and show it."""
         config = form.read(values, _MODEL)
         config = label.training_config(store, LabelJob.find(store, job_id), config)
-        return form.opened(self.filled, store, config) | {self.message: ""}
+        return form.filled(self.filled, store, config) | {self.message: ""}
 
     @handler("answer.click")
     def on_answer(self, store: RunStore, job_id: str, model: Any) -> Updates:

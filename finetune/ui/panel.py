@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -29,9 +29,12 @@ class _Wiring(NamedTuple):
 
 @dataclass
 class Panel:
-    """Components as attributes, and methods marked by `handler` that answer their events."""
+    """Components as attributes, and methods marked by `handler` that answer their events. `draw`
+    lays them out in the current block. The page gives those that fill the form its components as
+    `filled`: the controls, Data's chooser of pairs, the tabs."""
 
     store: RunStore
+    filled: list[Any] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """Make the panels within this one."""

@@ -294,7 +294,7 @@ FIELDS = [*[""] * (len(train_plan.FIELDS) - 1), "4, 8"]  # of a search
 
 
 def shown(store, config):
-    values = form.filled(store, config)[:-1]
+    values = list(form.filled(form.NAMES, store, config).values())
     return {
         name: value["value"] if isinstance(value, dict) else value
         for name, value in zip(form.NAMES, values, strict=True)

@@ -66,8 +66,6 @@ class Drawn:
 
 
 class DataTab(Panel):
-    """The tab's controls and event handlers."""
-
     def __post_init__(self) -> None:
         self.label = LabelPanel(self.store)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
@@ -51,14 +50,10 @@ _UNBOUND = message(
 )
 
 
-@dataclass
 class Evaluation(Panel):
-    """The controls of both parts and their event handlers."""
-
-    filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
-
-    def draw_choice(self) -> None:
-        """Draw the choice of a part."""
+    def draw_choice(self, view: gr.State) -> None:
+        """Draw the choice of a part of the run that is opened in `view`."""
+        self.view = view
         choices = [(part, part) for part in PARTS]
         self.part = elements.parts(choices, "Part", "run-parts")
 
@@ -88,9 +83,8 @@ class Evaluation(Panel):
         self.columns = [evaluation, errors, progress]
         self.poller = elements.polling_element(1)
 
-    def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
-        """Connect the events. Those of `opening` may have opened another run in `view`."""
-        self.view = view
+    def wire(self, opening: Sequence[Any]) -> None:
+        """Connect the events. Those of `opening` may have opened another run."""
         self.connect()
         # Another part, or another run: one event, so that the last one's answer comes last.
         self.listen(
@@ -178,7 +172,7 @@ class Evaluation(Panel):
     def on_start(self, store: RunStore, view: View) -> Updates:
         """Put the corrected pairs into the form and show the form."""
         config = corrections.corrections_upload(store, store.get(view["opened"]))
-        return form.opened(self.filled, store, config) | {self.message: ""}
+        return form.filled(self.filled, store, config) | {self.message: ""}
 
     def _evaluation(self, store: RunStore, run_id: str, asked: Abstention | None = None) -> Updates:
         """Draw the Evaluation part; `asked` is what a bound just asked for comes to."""

@@ -31,14 +31,11 @@ _LONGEST = 4000  # characters of an address; a longer pair has none
 
 
 class PredictTab(Panel):
-    """The tab's controls and event handlers."""
-
     def __post_init__(self) -> None:
         self.models = Models(self.store)
         self.files = FilePredictions(self.store)
 
     def draw(self) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.empty = choosers.no_model("predict-empty")
         self.address = elements.address("predict")
         with gr.Row(equal_height=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,8 @@ def blank() -> Order:
     return {"by": "", "descending": False, "first": 0}
 
 
-@dataclass
 class PredictedRows(Panel):
-    """The controls below a file's result and their event handlers."""
-
-    filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
+    """What is below a file's result."""
 
     def draw(self, job_id: gr.State) -> None:
         """Lay out the rows of the job `job_id` and wire their events, but those of `start`."""
@@ -93,7 +90,7 @@ class PredictedRows(Panel):
     def on_start(self, store: RunStore, job_id: str) -> Updates:
         """Put the run's pairs and the corrected ones into the form and show the form."""
         config = predict.corrected_run(store, predict.PredictionJob.find(store, job_id))
-        return form.opened(self.filled, store, config) | {self.message: ""}
+        return form.filled(self.filled, store, config) | {self.message: ""}
 
     def shown(self, job: PredictionJob, state: PredictionState) -> Updates:
         """Draw the rows of a file in its order; they can be chosen once all are predicted."""
@@ -315,8 +312,7 @@ class FilePredictions(Panel):
     def on_start(
         self, store: RunStore, run: str | None, file: str | None, *choices: Any
     ) -> Updates:
-        """Predict the file. `choices` are its sheet, reading options, three columns, three
-        options and the ending of the result."""
+        """Predict the file; `choices` are the values of `self.choices`."""
         if not file:
             raise DataError("There is no file.", "Choose one.")
         count = 1 + len(self.reading)
@@ -362,11 +358,8 @@ def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptio
 
 
 def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
-    """HTML for a prediction job: file, progress, answers and scores.
-
-    Raises:
-        DataError: if the job is gone.
-    """
+    """HTML for a prediction job: file, progress, answers and scores. Raises DataError if it is
+    gone."""
     request = job.prediction_request()
     try:
         model = store.get(request.run).title()

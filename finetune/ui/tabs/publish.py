@@ -31,12 +31,9 @@ _TEMPLATE = "push.html"
 
 @dataclass
 class PublishTab(Panel):
-    """The tab's controls and event handlers."""
-
     approvals: Approvals = field(default_factory=Approvals)
 
     def draw(self) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events."""
         elements.note("Share a tuned model on the Hugging Face Hub with an honest card.")
         self.empty = choosers.no_model("publish-empty")
         self.poller = elements.polling_element(0.5)
@@ -163,7 +160,6 @@ class PublishTab(Panel):
 
     @handler("push.click", errors_in="plan")
     def on_push(self, store: RunStore, oauth: gr.OAuthToken | None, *asked: Any) -> Updates:
-        """Start the push."""
         run, token = store.get(asked[0]), auth.hub_token(store, next(iter(asked[7:]), ""), oauth)
         PushJob.of(run).start(store, _request(asked), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
@@ -195,7 +191,6 @@ class PublishTab(Panel):
         }
 
     def _state(self, store: RunStore, run_id: str | None) -> Updates:
-        """Show push, export and what can be done."""
         pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)

@@ -44,8 +44,6 @@ _ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
 
 
 class TrainTab(Panel):
-    """The tab's controls and event handlers."""
-
     def __post_init__(self) -> None:
         self.engine = EngineForm(self.store)
 
@@ -278,8 +276,7 @@ class TrainTab(Panel):
         """
         if isinstance(stored, dict) and stored:
             with contextlib.suppress(FinetuneError):
-                updates = form.filled(store, RunConfig(**stored))
-                return dict(zip(self.filled, updates, strict=True))
+                return form.filled(self.filled, store, RunConfig(**stored))
         choices = form.datasets(store)
         choosers = (self.form["dataset"], self.filled[-1])
         return {chooser: gr.update(choices=choices) for chooser in choosers}
@@ -379,7 +376,6 @@ class TrainTab(Panel):
         return updates
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
-        """Show a run in place of the form."""
         return self._shown(store, run) | {self.setup: gr.update(elem_classes=train_plan.HIDDEN)}
 
     def _choosing_engine(self, run: Run) -> Updates:
@@ -401,9 +397,9 @@ class TrainTab(Panel):
 
     def _refilled(self, store: RunStore, config: RunConfig) -> Updates:
         """Put a configuration into the form and unfold it."""
-        updates = dict(zip(self.filled, form.filled(store, config), strict=True))
         note = gettext("The configuration is in the form. Press Train to start it.")
-        return updates | {self.setup: _SHOWN, self.message: feedback.note(note)}
+        shown = {self.setup: _SHOWN, self.message: feedback.note(note)}
+        return form.filled(self.filled, store, config) | shown
 
     def on_hub(self) -> Updates:
         """Say if the Hub answers and what can be used. Called once the page is there."""
