@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from finetune import owners
 from finetune.config import BUNDLED_CHECKPOINT, DATA_FIELDS
@@ -60,7 +59,7 @@ class CheckpointList(Panel):
     @handler("box.expand", "chosen.change", "size.change", "languages.change", latest=True)
     def on_filter(self, store: RunStore, chosen: Any, size: str, languages: str) -> Updates:
         """List the checkpoints of a size and of some languages."""
-        return {self.message: "", self.found: self._listed(store, chosen, size, languages)}
+        return {self.message: ""} | self._listed(store, chosen, size, languages)
 
     @handler("found.select")
     def on_press(
@@ -76,14 +75,11 @@ class CheckpointList(Panel):
             "{name} is removed: {size:,.0f} MB are free. The Hub still has it.",
             name=removed.name, size=removed.bytes / 1e6,
         )  # fmt: skip
-        return {
-            self.message: feedback.good(text),
-            self.found: self._listed(store, chosen, size, languages),
-        }
+        return {self.message: feedback.good(text)} | self._listed(store, chosen, size, languages)
 
-    def _listed(self, store: RunStore, chosen: Any, size: str, languages: str) -> Markup:
+    def _listed(self, store: RunStore, chosen: Any, size: str, languages: str) -> Updates:
         entries = list(checkpoint_catalog.matching(str(size), str(languages)))
-        return render(
+        found = render(
             "checkpoint_list.html",
             entries=entries,
             here={entry.name for entry in entries if memory.read_shape(entry.name)},
@@ -91,6 +87,7 @@ class CheckpointList(Panel):
             chosen=chosen,
             cached=model_cache.list_models() if memory.may_remove(store) else [],
         )
+        return {self.found: found}
 
     def choices(self) -> list[tuple[str, str]]:
         """The choices of all checkpoints as (label, name), with a mark on those that lie on the Hub
@@ -245,11 +242,6 @@ def models(store: RunStore, besides: str | None = None) -> Iterator[tuple[str, R
         for run in bundle.runs:
             if run.id == besides and run.has_model() and run is not model:
                 yield run.title(), run
-
-
-def newest(store: RunStore) -> str | None:
-    """The newest model's run, the default of `choices`; else None."""
-    return next((run.id for _, run in models(store)), None)
 
 
 def columns(store: RunStore, run_id: str | None) -> ColumnNames:

@@ -89,7 +89,6 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         comparable=len(fingerprints) <= 1 and (paired is not None or not (first and second)),
         comparison=paired,
         counted=shared_rows.note(len(first.truth), paired.worth) if first and paired else "",
-        same_answers=paired is not None and paired.same_answers,
         examples=first.analysis.examples if first else 0,
         headline=headline.name,
         is_better=paired is not None and paired.is_better(headline),
@@ -249,7 +248,6 @@ class ReleaseCheck(Panel):
 
     @handler("poller.submit")
     def on_tick(self, store: RunStore, new: str) -> Updates:
-        """Show the job's progress, then its judgement."""
         job = ComparisonJob.of(store.get(new), "release")
         evaluate.tidy_golden(store, job)
         return self._polled(job)

@@ -69,7 +69,6 @@ def asked(query: object) -> dict[str, str]:
 
 
 def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.Button:
-    """A Gradio button."""
     return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
 
 
@@ -81,7 +80,6 @@ def text_box(label: str, elem_id: str, min_width: int = 160, **options: Any) -> 
 def dropdown(
     choices: Sequence[Any], label: str, elem_id: str, min_width: int = 160, **options: Any
 ) -> gr.Dropdown:
-    """A drop-down list."""
     return gr.Dropdown(choices, label=label, elem_id=elem_id, min_width=min_width, **options)
 
 

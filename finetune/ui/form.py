@@ -39,7 +39,7 @@ def draw_common() -> Controls:
     common = run_config.fields_of("Common")
     wide = [name for name in common if run_config.hyperparameters()[name].kind is str]
     controls = {name: _control(name) for name in wide}
-    return controls | _draw_in_pairs([name for name in common if name not in wide])
+    return controls | draw_in_pairs([name for name in common if name not in wide])
 
 
 def draw_search() -> None:
@@ -83,7 +83,7 @@ def draw_advanced(drawn: Controls) -> Controls:
             if plain
             else gr.Accordion(group, open=False, elem_classes="ft-knobs")
         ):
-            controls |= _draw_in_pairs(names)
+            controls |= draw_in_pairs(names)
     return {name: controls[name] for name in NAMES}
 
 
@@ -106,17 +106,12 @@ def draw_data() -> tuple[Controls, gr.Accordion]:
         ("hub", "Hub dataset: configuration, revision, splits", hub),
     ):
         with gr.Accordion(title, open=part == "columns", elem_id=f"part-{part}") as boxes[part]:
-            controls |= _draw_in_pairs(names)
+            controls |= draw_in_pairs(names)
     return controls, boxes["reading"]
 
 
-def draw_reading(prefix: str) -> tuple[Controls, gr.Accordion]:
-    """Draw the options for reading a file, folded away, with ids that begin with `prefix`."""
-    with gr.Accordion("How the file is read", open=False, elem_id=f"{prefix}reading") as box:
-        return _draw_in_pairs(READING, prefix), box
-
-
-def _draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
+def draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
+    """Draw the controls of fields, two in a row, with ids that begin with `prefix`."""
     return {name: _control(name, prefix) for name in elements.two_in_a_row(names)}
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from finetune.config import is_upload
 from finetune.errors import DataError
 from finetune.jobs import label
 from finetune.jobs.label import AnswersJob, LabelJob
-from finetune.labels.labelling import Answer, Labelling
+from finetune.labels.labelling import Answer
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, form, upload_limits
 from finetune.ui.elements import button, dropdown, event_data, text_box
@@ -87,7 +86,6 @@ class LabelPanel(Panel):
 
     @handler("box.expand")
     def on_expand(self, store: RunStore) -> Updates:
-        """Offer what can be gone on with."""
         return self.offered(store)
 
     def offered(self, store: RunStore) -> Updates:
@@ -106,13 +104,11 @@ class LabelPanel(Panel):
 
     @handler("texts.click")
     def on_texts(self, store: RunStore, names: Any, several: Any, *fields: Any) -> Updates:
-        """Begin to label texts."""
         labels = str(names or "").split(",")
         return self._begun(store, fields, labels=labels, several=bool(several))
 
     @handler("pairs.click")
     def on_pairs(self, store: RunStore, other: Any, *fields: Any) -> Updates:
-        """Begin to look for pairs that mean the same."""
         return self._begun(store, fields, other, pairs=True)
 
     def _begun(self, store: RunStore, fields: Any, other: Any = None, **options: Any) -> Updates:
@@ -216,8 +212,11 @@ class LabelPanel(Panel):
     @handler(errors_in="estimate")
     def on_estimate(self, store: RunStore, job_id: str) -> Updates:
         """Say how good a model would be, from the random part."""
-        job = LabelJob.find(store, job_id)
-        return {self.estimate: _facts(job.labelling, job.id) if job.labelling.ready else ""}
+        labelling = LabelJob.find(store, job_id).labelling
+        if not labelling.ready:
+            return {self.estimate: ""}
+        told = labelling.estimate(), labelling.people(), labelling.disputed()
+        return {self.estimate: macro(_TEMPLATE, "facts")(job_id, labelling, *told)}
 
     @handler()
     def on_start(self, store: RunStore, job_id: str, *values: Any) -> Updates:
@@ -242,9 +241,3 @@ def _read(item: object, labels: object) -> tuple[list[int], list[str] | None]:
     numbers = item if isinstance(item, list) else []
     texts = [str(one) for one in labels] if isinstance(labels, list) else None
     return [number for number in numbers if isinstance(number, int)], texts
-
-
-def _facts(labelling: Labelling, id: str) -> Markup:
-    return macro(_TEMPLATE, "facts")(
-        id, labelling, labelling.estimate(), labelling.people(), labelling.disputed()
-    )

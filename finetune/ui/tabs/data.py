@@ -17,14 +17,7 @@ from typing import Any
 import gradio as gr
 
 from finetune import uploads
-from finetune.config import (
-    BUNDLED_DATASET,
-    DATA_FIELDS,
-    NO_COLUMN,
-    SOURCE_FIELDS,
-    RunConfig,
-    is_upload,
-)
+from finetune.config import DATA_FIELDS, NO_COLUMN, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, FinetuneError, StoreError
 from finetune.jobs import check
@@ -100,7 +93,7 @@ class DataTab(Panel):
                 self.files.append(elements.pairs_file(label, f"{split}-file"))
         self.message = elements.notice("data-message")
         self.dataset = gr.Dropdown(
-            form.datasets(), value=BUNDLED_DATASET, elem_id="pairs", allow_custom_value=True,
+            form.datasets(), value=RunConfig().dataset, elem_id="pairs", allow_custom_value=True,
             label="Or choose other data",
             info="Or an earlier file, or a Hub dataset as owner/name.",
         )  # fmt: skip

@@ -115,7 +115,6 @@ class Evaluation(Panel):
 
     @handler("poller.submit", errors_in="body")
     def on_tick(self, store: RunStore, view: View) -> Updates:
-        """Show the job's progress."""
         return self._evaluation(store, view["opened"])
 
     @handler("body.click", trigger_mode="multiple")

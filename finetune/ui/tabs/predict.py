@@ -101,7 +101,6 @@ class PredictTab(Panel):
 
     @handler("part.change", latest=True)
     def on_shown_part(self, store: RunStore, part: str) -> Updates:
-        """Show one pair or a file."""
         parts = ((self.pair, PAIR), (self.file, FILE))
         return {column: gr.update(visible=part == name) for column, name in parts}
 
@@ -162,7 +161,7 @@ class PredictTab(Panel):
         self, store: RunStore, run: str | None, first: str, second: str, *options: bool
     ) -> Updates:
         """Answer one pair, with the newest model if the tab has not chosen one yet."""
-        run = run or choosers.newest(store)
+        run = run or next((model.id for _, model in choosers.models(store)), None)
         return self._asked(store, run, first, second, PredictOptions(*map(bool, options)))
 
     def _asked(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from finetune.data.table import ReadOptions
 from finetune.errors import DataError, FinetuneError, NoSuchRun
@@ -145,27 +144,21 @@ class PredictedRows(Panel):
             job.id, state, rows[first : first + PAGE], first, len(rows), PAGE, answer, order,
             labels, which == TO_LABEL,
         )  # fmt: skip
+        monitoring = macro("monitoring.html", "others")(state.report)
+        if "scores" not in state.report:  # the file's own labels tell more than an estimate
+            judged = predict.monitored(job)
+            refusal = judged if isinstance(judged, DataError) else None
+            monitoring += macro("monitoring.html", "view")(
+                None if refusal else judged, refusal, file_shift, len(given), len(state.to_label)
+            )
         return {
             self.table: table,
-            self.monitoring: monitoring_view(job, state, len(given)),
+            self.monitoring: monitoring,
             self.order: order | {"first": first},
             self.corrected: macro(_TEMPLATE, "corrected")(job.id, len(corrected)),
             self.start: gr.update(visible=bool(corrected)),
             self.message: "",
         }
-
-
-def monitoring_view(job: PredictionJob, state: PredictionState, given: int) -> Markup:
-    """HTML for whether the model still holds, and for the answers of others. `given` is the number
-    of labels of random rows."""
-    others = macro("monitoring.html", "others")(state.report)
-    if "scores" in state.report:  # the file's own labels tell more than an estimate
-        return others
-    judged = predict.monitored(job)
-    refusal = judged if isinstance(judged, DataError) else None
-    return others + macro("monitoring.html", "view")(
-        None if refusal else judged, refusal, file_shift, given, len(state.to_label)
-    )
 
 
 def _chosen(row: ShownRow, which: str, words: str, corrected: dict[int, str], answer: str) -> bool:
@@ -219,8 +212,9 @@ class FilePredictions(Panel):
                 formats = [(ending.removeprefix(".").upper(), ending) for ending in SUFFIXES]
                 formats = [("like the file", ""), *formats]
                 self.ending = dropdown(formats, "Result as", "batch-ending", 130, value="")
-        controls, self.reading_box = form.draw_reading("batch-")
-        self.reading: list[Any] = list(controls.values())
+        title = "How the file is read"
+        with gr.Accordion(title, open=False, elem_id="batch-reading") as self.reading_box:
+            self.reading: list[Any] = [*form.draw_in_pairs(form.READING, "batch-").values()]
         with gr.Row():
             self.start = button("Predict the file", "batch-start", 140, variant="primary")
             self.cancel = button("Cancel", "batch-cancel", interactive=False)
@@ -336,16 +330,18 @@ class FilePredictions(Panel):
 
     @handler("poller.submit", errors_in="view")
     def on_tick(self, store: RunStore, job_id: str) -> Updates:
-        """Show the job's progress, then its result."""
         return self._shown(store, predict.PredictionJob.find(store, job_id))
 
     def _opened(self, store: RunStore, job: PredictionJob) -> Updates:
         return self._shown(store, job) | {self.job_id: job.id, self.message: ""}
 
     def _shown(self, store: RunStore, job: PredictionJob) -> Updates:
-        state = job.state()
+        state, request = job.state(), job.prediction_request()
+        model = gettext("a deleted run")
+        with suppress(NoSuchRun):
+            model = store.get(request.run).title()
         return self.rows.shown(job, state) | {
-            self.view: view(store, job, state),
+            self.view: macro(_TEMPLATE, "view")(job, request.file, model, state),
             self.cancel: gr.update(interactive=state.running),
             self.poller: state.running,
         }
@@ -355,14 +351,3 @@ def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptio
     """Make the options for reading a file; a ConfigError names wrong ones."""
     values = dict(zip(("sheet", *form.READING), (sheet, *reading), strict=False))
     return ReadOptions.checked({name: str(value) for name, value in values.items() if value})
-
-
-def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
-    """HTML for a prediction job: file, progress, answers and scores. Raises DataError if it is
-    gone."""
-    request = job.prediction_request()
-    try:
-        model = store.get(request.run).title()
-    except NoSuchRun:
-        model = gettext("a deleted run")
-    return macro(_TEMPLATE, "view")(job, request.file, model, state)

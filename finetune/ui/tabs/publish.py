@@ -62,7 +62,6 @@ class PublishTab(Panel):
         self._wire()
 
     def _draw_form(self) -> None:
-        half: dict[str, Any] = {"min_width": 150}
         own: dict[str, Any] = {"allow_custom_value": True, "interactive": True}
         self.run = dropdown([], "Model", "publish-run", **own)
         self.token: gr.Textbox | None = None
@@ -80,12 +79,12 @@ class PublishTab(Panel):
                 info="Empty for the base model's.",
             )  # fmt: skip
             self.private = gr.Checkbox(
-                label="Private", elem_id="private", **half,
+                label="Private", elem_id="private", min_width=150,
                 info="Only you can see a new repository.",
             )  # fmt: skip
         with gr.Row():
             self.demo = gr.Checkbox(
-                label="Also create a demo Space", elem_id="demo", **half,
+                label="Also create a demo Space", elem_id="demo", min_width=150,
                 info="Anybody can try the model in it.",
             )  # fmt: skip
             self.hardware = dropdown(
@@ -146,7 +145,6 @@ class PublishTab(Panel):
 
     @handler(errors_in="plan")
     def on_check(self, store: RunStore, oauth: gr.OAuthToken | None, *asked: Any) -> Updates:
-        """Show the plan of a push."""
         run, token = store.get(asked[0]), auth.hub_token(store, next(iter(asked[7:]), ""), oauth)
         PushJob.of(run).forget_failed()  # the cause may be fixed by now
         plan = publish.plan_push(run, _request(asked), token or None)
@@ -176,7 +174,6 @@ class PublishTab(Panel):
 
     @handler("poller.submit", errors_in="plan")
     def on_tick(self, store: RunStore, run: str | None) -> Updates:
-        """Show the progress of push and export."""
         return self._state(store, run)
 
     def _chosen(self, store: RunStore, run_id: str | None) -> Updates:

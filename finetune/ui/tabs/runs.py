@@ -159,7 +159,6 @@ class RunsTab(Panel):
 
     @handler("back.click")
     def on_back(self, store: RunStore, view: View, words: str) -> Updates:
-        """Show the table again."""
         return self._change_view(store, view | _TABLE, words)
 
     # Gradio's other modes drop some clicks.
