@@ -28,7 +28,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
 from finetune.search import driver, results
 from finetune.search.results import TrialRow
-from finetune.search.study import PARTS, Study, find_study, studies
+from finetune.search.study import PARTS, Study, find_study
 from finetune.ui import charts, elements, evaluation_view, feedback, run_view, upload_limits
 from finetune.ui.charts import Series
 from finetune.ui.elements import button
@@ -282,13 +282,6 @@ def result(judged: Judgement) -> Markup:
         slices=[part for part in judged.slices if part.lost or part.gained],
         markdown="data:text/markdown;charset=utf-8," + quote(markdown, safe=""),
     )
-
-
-def search_links(store: RunStore, listed: set[str]) -> Markup:
-    """A button for each search that has no run; empty if there is none. `listed` are the names of
-    the searches that have one."""
-    found = [study for study in studies(store) if study.title not in listed]
-    return macro("search_links.html", "links")(found) if found else Markup()
 
 
 def search(store: RunStore, study_id: str) -> Markup:

@@ -136,15 +136,10 @@ def event_data(event: gr.EventData) -> dict[str, Any]:
 def sent_number(event: gr.EventData) -> float:
     """The number sent by a pressed element, 0 if none. `FinetuneError` if not a number."""
     value = event_data(event).get("what") or 0
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise FinetuneError(
-            "{value} is no number.", "Load the page again.", value=reprlib.repr(value)
-        )
-    return number
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and math.isfinite(number := float(value)):
+            return number
+    raise FinetuneError("{value} is no number.", "Load the page again.", value=reprlib.repr(value))
 
 
 # Each wait has a name, and an answer ends only the wait of its own question. A `gr.Timer` has no

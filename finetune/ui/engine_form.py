@@ -72,26 +72,23 @@ class EngineForm(Panel):
         self.elsewhere = next((engine.name for engine in offered if engine.is_remote), HERE)
         self.controls: dict[tuple[str, str], Any] = {}  # (engine, or _BILLED; option) -> control
         billed = [engine.name for engine in offered if engine.is_billed]
-        self.groups = [self._draw_options(_BILLED, BilledOptions, [*BilledOptions.shown()])]
-        shown = [billed]  # for each group, the engines that show it
+        group = self._draw_options(_BILLED, BilledOptions, [*BilledOptions.shown()])
+        shown = {group: billed}  # part -> the engines that show it
         with gr.Column(elem_id="job-access", elem_classes=_HIDDEN) as group:
             info = "A token that may run jobs. If empty, that of `hf auth login` is used."
             if auth.has_sign_in():
                 info = gettext("A token that may run jobs. If empty, your sign-in is used.")
             text = "Token for the job"
             self.token = elements.text_box(text, "job-token", info=info, type="password")
-        self.groups.append(group)
-        shown.append([engine.name for engine in offered if engine.needs_token])
+        shown[group] = [engine.name for engine in offered if engine.needs_token]
         with gr.Column(elem_id="job-consent", elem_classes=_HIDDEN) as group:
             self.price = elements.notice("job-price")
             self.agreed = gr.Checkbox(False, label="I agree to pay", elem_id="job-agreed")
-        self.groups.append(group)
-        shown.append(billed)
+        shown[group] = billed
         for engine in offered:
             common = BilledOptions.model_fields if engine.is_billed else ()
             if own := [name for name in engine.Options.shown() if name not in common]:
-                self.groups.append(self._draw_options(engine.name, engine.Options, own))
-                shown.append([engine.name])
+                shown[self._draw_options(engine.name, engine.Options, own)] = [engine.name]
         self.warning = elements.notice("engine-warning")
         self.prices = gr.State({})
         self.flavor = self.controls[_BILLED, "flavor"]
@@ -107,10 +104,11 @@ class EngineForm(Panel):
                 self.controls[owner, name] = _control(owner, options, name)
         return group
 
-    def _wire(self, shown: list[list[str]]) -> None:
+    def _wire(self, shown: dict[Any, list[str]]) -> None:
         updates = json.dumps([gr.update(elem_classes=classes) for classes in (_HIDDEN, _SHOWN)])
-        own = f"(engine) => {json.dumps(shown)}.map((n) => ({updates})[+n.includes(engine)])"
-        self.engine.change(None, self.engine, self.groups, js=own, **feedback.QUICK)
+        engines = json.dumps([*shown.values()])
+        own = f"(engine) => {engines}.map((names) => ({updates})[+names.includes(engine)])"
+        self.engine.change(None, self.engine, [*shown], js=own, **feedback.QUICK)
         self.connect()
         # What is agreed to is the price that is shown.
         self.changes = [self.engine.change, *(box.change for box in self.boxes)]

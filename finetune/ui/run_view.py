@@ -23,7 +23,7 @@ from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.search.study import studies
+from finetune.search.study import Study, studies
 from finetune.ui import feedback
 from finetune.ui.html import duration, fixed, in_words, macro, phase_text, render, when
 from finetune.ui.i18n import gettext, number
@@ -193,6 +193,7 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
             lines += line.lines()
     page = max(0, min(view["page"], (len(lines) - 1) // PAGE))  # the last if there are fewer
     metrics = {(row.headline, row.classes) for row in matching if row.scores}
+    found, bundled = list(studies(store)), {row.bundle for row in rows}
     return render(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
@@ -202,7 +203,8 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         view=view,
         page=page,
         pages=-(-len(lines) // PAGE),
-        ordered=_trials_ordered(store),
+        searches=[study for study in found if study.title not in bundled],
+        ordered=_trials_ordered(found),
         ids="|".join(line.ids for line in run_table.sort_rows(rows, *order, rows)),
         matching=len(matching),
         total=len(rows),
@@ -214,14 +216,14 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
     )
 
 
-def _trials_ordered(store: RunStore) -> dict[str, int]:
+def _trials_ordered(found: Sequence[Study]) -> dict[str, int]:
     """Return the trials of each search that goes on, of which the last have no run yet."""
-    found = {}
-    for study in studies(store):
+    ordered = {}
+    for study in found:
         with contextlib.suppress(StoreError):  # a damaged one hides no run
             if not study.is_stopped:
-                found[study.title] = study.settings.budget.trials
-    return found
+                ordered[study.title] = study.settings.budget.trials
+    return ordered
 
 
 def _choices(rows: Sequence[RunRow]) -> list[str]:

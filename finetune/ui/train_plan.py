@@ -32,16 +32,8 @@ from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.store import RunStore
 from finetune.search import driver
-from finetune.search.space import (
-    DEFAULT,
-    Budget,
-    Space,
-    around,
-    describe,
-    outside,
-    read_space,
-    searchable,
-)
+from finetune.search import space as search_space
+from finetune.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
 from finetune.tasks.registry import find_task
 from finetune.training import recipe
 from finetune.ui import elements, feedback, form
@@ -197,11 +189,11 @@ def expected(store: RunStore, config: RunConfig, values: Sequence[Any], spec: En
     if config.folds:
         return macro("feedback.html", "search_without_folds")()
     first, price = driver.first_trial(store, config, space), driver.trial_price(spec)
-    moved = around(space, first)
+    moved = search_space.around(space, first)
     seconds = driver.expected_seconds(store, config, moved, budget, spec.place)
     labels = {name: gettext(run_config.hyperparameters()[name].label) for name in space}
     changed = [name for name in space if space[name] != moved[name]]
-    apart = outside(moved, first.to_dict())
+    apart = search_space.outside(moved, first.to_dict())
     texts, limit = [], 60 * budget.minutes
     if limit and (seconds is None or seconds >= limit):
         time = rough_duration(limit)

@@ -346,8 +346,7 @@ class RunsTab(Panel):
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
                 updates |= self._run_updates(visible, visible.get(opened))
         else:
-            table = compare_view.search_links(visible, {row.bundle for row in rows})
-            table += run_view.table(visible, rows, view, str(words or ""))
+            table = run_view.table(visible, rows, view, str(words or ""))
             buttons = (self.resume, self.stop, self.discard, self.cancel, self.clone)
             updates |= dict.fromkeys(buttons, gr.update(visible=False))
             updates[self.delete] = gr.update(visible=bool(search))
