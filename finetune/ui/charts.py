@@ -302,12 +302,8 @@ def smoothed(points: Sequence[Point], span: int = SMOOTHINGS["some"]) -> list[Po
 def score_chart(
     summary: RunSummary, threshold: float | None = None, view: ChartView = DEFAULT
 ) -> Markup:
-    """The validation scores, and the best baseline of the one by which models are told apart.
-
-    Args:
-        threshold: saved with the kept model. The curves ignore it: they show the most probable
-            class, and say so.
-    """
+    """The validation scores, and the best baseline of the one by which models are told apart. If a
+    `threshold` is saved with the model, they say that they are of the most probable class."""
     axis = _axis(summary, view)
     lines, scores = [], summary.baselines.items()
     # On one axis: without a task's errors in the unit of its target.

@@ -209,11 +209,7 @@ def choices(
     the run that is selected: the one `asked` for by an address, else `current`, else the newest. An
     unchanged selection is not sent, since the person may choose another meanwhile. With `ended`, a
     run that still trains is offered but not selected by default; without, a bundle's other run that
-    is wanted is, too.
-
-    Raises:
-        NoSuchRun: if `asked` is no run.
-    """
+    is wanted is, too. Raises NoSuchRun if `asked` is no run."""
     wanted = store.get(asked).id if asked else current
     options, settled = [], []
     for name, run in models(store, "" if ended else wanted):

@@ -43,10 +43,8 @@ class Choice(NamedTuple):
         return str(self.values.get("flavor") or "")
 
     def spec(self, former: EngineSpec | None = None) -> EngineSpec:
-        """Make the engine spec for this choice. Raises ConfigError for invalid options.
-
-        Options that the page does not show are copied from the `former` spec.
-        """
+        """Make the engine spec for this choice; options that the page does not show are copied from
+        the `former` spec. Raises ConfigError for invalid ones."""
         engine = registry.find_engine(self.engine)
         values = dict(former.options) if former and former.engine == self.engine else {}
         for name, value in self.values.items():
@@ -124,17 +122,10 @@ class EngineForm(Panel):
 
     @handler("engine.change", "token.change", errors_in="price", latest=True)
     def on_engine(
-        self,
-        store: RunStore,
-        engine: str,
-        token: str = "",
-        flavor: str | None = None,
-        oauth: gr.OAuthToken | None = None,
+        self, store: RunStore, engine: str, token: str, flavor: Any, oauth: gr.OAuthToken | None
     ) -> Updates:
-        """Show an engine's machines and prices after the engine or the token has changed.
-
-        Keeps the machine `flavor` if the engine has it.
-        """
+        """Show an engine's machines and prices after the engine or the token has changed. Keeps the
+        machine `flavor` if the engine has it."""
         kind = registry.find_engine(engine)
         fact, command = kind.missing()
         warning = feedback.note(f"{gettext(fact)} {command}") if fact else ""

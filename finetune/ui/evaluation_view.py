@@ -46,13 +46,8 @@ def view(
     test_set: str = "",
     found: Abstention | None = None,
 ) -> Markup:
-    """Draw the whole evaluation.
-
-    Args:
-        orders: the job that scores both orders.
-        test_set: HTML about the test set.
-        found: what a bound on the error comes to; None for scores.
-    """
+    """Draw the whole evaluation. `orders` is the job that scores both orders, `test_set` HTML, and
+    `found` what a bound on the error comes to; None for scores."""
     analysis, order = study.analysis, study.analysis.order
     changed_pairs: list[Any] = []
     if order and study.table is not None:

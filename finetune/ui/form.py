@@ -88,10 +88,8 @@ def draw_advanced(drawn: Controls) -> Controls:
 
 
 def draw_data() -> tuple[Controls, gr.Accordion]:
-    """Draw the controls that choose what to read from a source and which rows to use.
-
-    Returns the controls, and the accordion with the reading options.
-    """
+    """Draw the controls that choose what to read from a source and which rows to use. Returns them,
+    and the accordion with the reading options."""
     columns = [
         name for name in DATA_FIELDS if name.endswith(("_column", "_label", "sheet", "task"))
     ]
@@ -186,11 +184,8 @@ def choosing_preset() -> str:
 
 
 def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
-    """Return the choices of a dataset chooser as (label, name).
-
-    With a `store`, they include the visitor's newest uploads, and the selected dataset `name` if it
-    is an older upload.
-    """
+    """Return the choices of a dataset chooser as (label, name). With a `store`, they include the
+    visitor's newest uploads, and the selected dataset `name` if it is an older one."""
     choices = [(gettext(dataset.label), dataset.name) for dataset in catalog.DATASETS]
     if store is None:
         return choices

@@ -68,11 +68,7 @@ _asked: deque[tuple[float, float]] = deque(maxlen=500)
 
 def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> tuple[Parts, int]:
     """Return the parts whose marks differ from those `shown`, and the milliseconds until the
-    browser should ask again.
-
-    Args:
-        shown: a browser's question: part -> mark, and the fields of its `ChartView`.
-    """
+    browser should ask again. `shown` has the fields of its `ChartView` too."""
     view = ChartView.read(shown)
     if len(_drawings) > _MAX_DRAWINGS:
         _drawings.clear()

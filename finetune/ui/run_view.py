@@ -42,11 +42,8 @@ STATUSES = {
 
 
 def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
-    """Phase, progress, time left, and on which engine.
-
-    Args:
-        queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
-    """
+    """Phase, time left, and on which engine. `queue_place`: its place from 1, and how many wait;
+    (0, 0) if it does not wait."""
     spec, engine = read_spec(run), registry.engine_of(run)
     return render(
         "run_bar.html",
@@ -264,11 +261,8 @@ def cell_text(row: RunRow, column: str) -> str:
 
 
 def setting_text(name: str, value: object, resolved: object = None) -> str:
-    """Text of a setting's value, in words if it is no amount.
-
-    Args:
-        resolved: what an automatic one came to.
-    """
+    """Text of a setting's value, in words if it is no amount; `resolved` is what an automatic one
+    came to."""
     field = config.hyperparameters().get(name)
     word = field.words.get(value) if field and field.kind in (int, float) else None
     if resolved is not None and (word is not None or value == "auto"):

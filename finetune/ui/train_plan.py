@@ -59,9 +59,7 @@ def draw_choice() -> gr.Radio:
 
 def draw(how: gr.Radio) -> list[Any]:
     """Draw the controls for seeds and a grid, shown or hidden according to the choice `how`.
-
-    Returns `how` and these controls in the order in which `plan` expects their values.
-    """
+    Returns `how` and these controls in the order in which `plan` expects their values."""
     with gr.Column(elem_id="grid", elem_classes=HIDDEN) as grid:
         elements.note("Separate values with commas. An empty box keeps the form value.")
         with gr.Row():
@@ -98,14 +96,8 @@ def shown_for(kinds: Sequence[str]) -> str:
 
 
 def plan(values: Sequence[Any]) -> list[PlannedRun]:
-    """Plan the runs that a click on Train starts.
-
-    Args:
-        values: of the controls that `draw` returns, followed by those of the form.
-
-    Raises:
-        ConfigError: if a value is invalid.
-    """
+    """Plan the runs that a click on Train starts. `values` are of the controls that `draw` returns,
+    followed by those of the form. Raises ConfigError if one is invalid."""
     how, seeds, *grid = values[:COUNT]
     config = form.read(values[COUNT:])
     by_name = dict(zip(grids.GRID, grid, strict=True)) if how == GRID else {}

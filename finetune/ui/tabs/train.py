@@ -271,9 +271,7 @@ class TrainTab(Panel):
     @handler()
     def on_restore(self, store: RunStore, stored: object) -> Updates:
         """Fill the form as it was when Train was last pressed in this browser, and offer uploads.
-
-        If it is of another version, or its upload is gone, the defaults stay.
-        """
+        If it is of another version, or its upload is gone, the defaults stay."""
         if isinstance(stored, dict) and stored:
             with contextlib.suppress(FinetuneError):
                 return form.filled(self.filled, store, RunConfig(**stored))
