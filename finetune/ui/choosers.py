@@ -22,7 +22,7 @@ from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui import elements, feedback, form
 from finetune.ui.html import fixed, in_words, macro, render
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 if TYPE_CHECKING:
     from finetune.inference.predictor import ModelCache, Predictor
@@ -63,10 +63,9 @@ class CheckpointList(Panel):
 
     @handler("found.select")
     def on_press(
-        self, store: RunStore, event: gr.EventData, chosen: Any, size: str, languages: str
+        self, store: RunStore, pressed: Pressed, chosen: Any, size: str, languages: str
     ) -> Updates:
         """Choose the checkpoint that was pressed, or remove it from this disk."""
-        pressed = elements.event_data(event)
         name = str(pressed.get("value"))
         if pressed.get("field") != "remove":
             return {self.chosen: name, self.message: ""}
@@ -152,14 +151,13 @@ class ProbeForm(Panel):
         return {self.result: shown, self.poller: state.status not in ENDED}
 
     @handler("result.select")
-    def on_press(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
+    def on_press(self, store: RunStore, job_id: str, pressed: Pressed) -> Updates:
         """Put the pressed checkpoint into the form, or stop the probe."""
-        choice = elements.event_data(event)
-        if choice.get("field") == "stop":
+        if pressed.get("field") == "stop":
             probe.ProbeJob.find(store, job_id).request_stop()
             return {self.message: feedback.note(gettext("Stopping after this one."))}
         text = gettext("The checkpoint is in the form. Press Train to start.")
-        return {self.checkpoint: choice.get("value"), self.message: feedback.note(text)}
+        return {self.checkpoint: pressed.get("value"), self.message: feedback.note(text)}
 
 
 @dataclass
@@ -190,11 +188,10 @@ class HubSearch(Panel):
         return {self.results: macro("hub_search.html", "results")(self.kind, text, hits)}
 
     @handler("results.select", errors_in="results")
-    def on_choose(self, store: RunStore, event: gr.EventData) -> Updates:
+    def on_choose(self, store: RunStore, pressed: Pressed) -> Updates:
         """Choose the name that was pressed."""
-        name = elements.event_data(event).get("value")
-        emptied = dict.fromkeys((self.results, self.box), "")
-        return {**dict.fromkeys(self.choosers, name), **self._blank, **emptied}
+        chosen = dict.fromkeys(self.choosers, pressed.get("value"))
+        return chosen | self._blank | dict.fromkeys((self.results, self.box), "")
 
 
 def no_model(elem_id: str) -> gr.HTML:

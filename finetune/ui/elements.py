@@ -1,4 +1,4 @@
-"""Small pieces of the page that several tabs draw, and the data of their scripts' events."""
+"""Small pieces of the page that several tabs draw, and the values that they send."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 import reprlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -128,14 +128,9 @@ def pairs_file(label: str, elem_id: str, height: int = 92) -> gr.File:
     )  # fmt: skip
 
 
-def event_data(event: gr.EventData) -> dict[str, Any]:
-    """The data that our script sent with an event. Any client can send anything."""
-    return event._data if isinstance(event._data, dict) else {}
-
-
-def sent_number(event: gr.EventData) -> float:
+def sent_number(pressed: Mapping[str, Any]) -> float:
     """The number sent by a pressed element, 0 if none. `FinetuneError` if not a number."""
-    value = event_data(event).get("what") or 0
+    value = pressed.get("what") or 0
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         if not isinstance(value, bool) and math.isfinite(number := float(value)):
             return number
@@ -151,10 +146,10 @@ def polling_element(seconds: float, value: str = "") -> gr.HTML:
     return gr.HTML(value, html_template="", js_on_load=script, elem_classes="ft-pulse")
 
 
-def polling_value(running: bool, question: gr.EventData | None) -> Any:
+def polling_value(running: bool, question: Mapping[str, Any] | None) -> Any:
     """Value that begins a wait if `running`, else ends the wait of the `question`, if any."""
     if running:
         return f"+{secrets.token_hex(6)}"
     if question is None:
         return gr.skip()
-    return f"-{str(event_data(question).get('wait', ''))[1:]}"
+    return f"-{str(question.get('wait', ''))[1:]}"

@@ -15,10 +15,10 @@ from finetune.jobs.label import AnswersJob, LabelJob
 from finetune.labels.labelling import Answer
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, form, upload_limits
-from finetune.ui.elements import button, dropdown, event_data, text_box
+from finetune.ui.elements import button, dropdown, text_box
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 _TEMPLATE = "label.html"
 _MODEL = ("checkpoint", "max_length")
@@ -166,19 +166,19 @@ class LabelPanel(Panel):
 
     # Two keys pressed one after the other both count.
     @handler("card.select", trigger_mode="multiple")
-    def on_card(self, store: RunStore, event: gr.EventData, job_id: str, who: str) -> Updates:
+    def on_card(self, store: RunStore, pressed: Pressed, job_id: str, who: str) -> Updates:
         """Take an answer, or take one back; then show the next question."""
-        sent, job = event_data(event), LabelJob.find(store, job_id)
+        job = LabelJob.find(store, job_id)
         labelling, person = job.labelling, _person(store, who)
         given = None
-        match sent.get("do"):
+        match pressed.get("do"):
             case "undo":
                 labelling.undo(person)
             case "add":
-                labelling.add_name(str(sent.get("label")), person)
+                labelling.add_name(str(pressed.get("label")), person)
             case "answer" | "skip":
-                labels = sent.get("labels") if sent["do"] == "answer" else None
-                given = labelling.answer(*_read(sent.get("item"), labels), person)
+                labels = pressed.get("labels") if pressed["do"] == "answer" else None
+                given = labelling.answer(*_read(pressed.get("item"), labels), person)
         return self._card(store, job, who, given) | {self.message: ""}
 
     def _card(

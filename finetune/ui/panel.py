@@ -17,6 +17,7 @@ from finetune.ui import auth, elements
 from finetune.ui.feedback import QUICK, show_errors
 
 Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others stay as they are
+Pressed = dict[str, Any]  # what our script sent with an event; any client can send anything
 Handler = Callable[..., Updates]
 
 
@@ -79,7 +80,7 @@ def handler(
 
     The method gets the visitor's own store, then the values of the components that its parameters
     are named after (`*name` for a list of them), and whatever Gradio fills in by type
-    (`gr.EventData`, `gr.OAuthToken`). It returns updates by component; that of the panel's `poller`
+    (`Pressed`, `gr.OAuthToken`). It returns updates by component; that of the panel's `poller`
     is True to begin a wait, and False to end the one whose question `poller.submit` answers. An
     error is shown in the panel's component `errors_in`, and ends the wait; everything else stays as
     it is.
@@ -97,11 +98,10 @@ def handler(
     def decorate(method: Handler) -> Any:
         @functools.wraps(method)
         def handle(self: Any, request: gr.Request, *values: Any) -> Updates:
-            question = None
-            if asks:
-                *values, question = values  # type: ignore[assignment]
+            given = [_sent(each) if isinstance(each, gr.EventData) else each for each in values]
+            question = given.pop() if asks else None
             try:
-                updates = method(self, auth.visitor_store(self.store, request), *values)
+                updates = method(self, auth.visitor_store(self.store, request), *given)
             except Exception as error:
                 updates = {getattr(self, errors_in): show_errors(error)}
                 if asks:
@@ -113,11 +113,16 @@ def handler(
         ask_for_request(handle, method, question=asks)
         _, _, *inputs = inspect.signature(method).parameters
         hints = method.__annotations__
-        names = [name for name in inputs if not str(hints.get(name)).startswith("gr.")]
+        filled = ("gr.", "Pressed")  # by Gradio
+        names = [name for name in inputs if not str(hints.get(name)).startswith(filled)]
         vars(handle)["wiring"] = _Wiring(events, names, opens, options)
         return handle
 
     return decorate
+
+
+def _sent(event: gr.EventData) -> Pressed:
+    return event._data if isinstance(event._data, dict) else {}
 
 
 def ask_for_request(wrapper: Any, method: Callable[..., Any], question: bool = False) -> None:
@@ -128,7 +133,11 @@ def ask_for_request(wrapper: Any, method: Callable[..., Any], question: bool = F
         each.replace(name="request") if each.name == "store" else each
         for each in signature.parameters.values()
     ]
-    hints = {name: hint for name, hint in method.__annotations__.items() if name != "store"}
+    hints: dict[str, Any] = {
+        name: gr.EventData if hint == "Pressed" else hint
+        for name, hint in method.__annotations__.items()
+        if name != "store"
+    }
     if question:
         hints["question"] = gr.EventData
         parameters.append(inspect.Parameter("question", inspect.Parameter.POSITIONAL_OR_KEYWORD))

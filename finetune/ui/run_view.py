@@ -190,7 +190,7 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
             lines += line.lines()
     page = max(0, min(view["page"], (len(lines) - 1) // PAGE))  # the last if there are fewer
     metrics = {(row.headline, row.classes) for row in matching if row.scores}
-    found, bundled = list(studies(store)), {row.bundle for row in rows}
+    ordered, searches = _searches(store, {row.bundle for row in rows})
     return render(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
@@ -200,8 +200,8 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         view=view,
         page=page,
         pages=-(-len(lines) // PAGE),
-        searches=[study for study in found if study.title not in bundled],
-        ordered=_trials_ordered(found),
+        searches=searches,
+        ordered=ordered,
         ids="|".join(line.ids for line in run_table.sort_rows(rows, *order, rows)),
         matching=len(matching),
         total=len(rows),
@@ -213,14 +213,17 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
     )
 
 
-def _trials_ordered(found: Sequence[Study]) -> dict[str, int]:
-    """Return the trials of each search that goes on, of which the last have no run yet."""
-    ordered = {}
-    for study in found:
+def _searches(store: RunStore, listed: set[str]) -> tuple[dict[str, int], list[Study]]:
+    """The trials of each search that goes on, of which the last have no run yet; and the searches
+    that are not `listed` by a run."""
+    ordered, others = {}, []
+    for study in studies(store):
         with contextlib.suppress(StoreError):  # a damaged one hides no run
+            if study.title not in listed:
+                others.append(study)
             if not study.is_stopped:
                 ordered[study.title] = study.settings.budget.trials
-    return ordered
+    return ordered, others
 
 
 def _choices(rows: Sequence[RunRow]) -> list[str]:

@@ -29,7 +29,7 @@ from finetune.ui.choosers import HubSearch
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.label_panel import LabelPanel
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # Settings for the rows of one source; like its columns, they do not apply to another.
@@ -176,16 +176,15 @@ class DataTab(Panel):
 
     # Two buttons pressed one after the other both count.
     @handler("overview.select", "findings.select", trigger_mode="multiple")
-    def on_remedy(self, store: RunStore, event: gr.EventData, label_map: str = "") -> Updates:
+    def on_remedy(self, store: RunStore, pressed: Pressed, label_map: str = "") -> Updates:
         """Set the field of the form that a button on a finding names, or add a mended label to the
         form's `label_map`."""
-        choice = elements.event_data(event)
-        if mend := choice.get("mend"):
+        if mend := pressed.get("mend"):
             changed = RunConfig(label_map=str(label_map or "")).changed_labels
-            value = classes.mended(changed, str(mend), str(choice.get("label") or ""))
+            value = classes.mended(changed, str(mend), str(pressed.get("label") or ""))
             return {self.label_map: value, self.message: ""}
-        name = str(choice.get("field"))
-        return {self.remedies[name]: choice.get("value")} if name in self.remedies else {}
+        name = str(pressed.get("field"))
+        return {self.remedies[name]: pressed.get("value")} if name in self.remedies else {}
 
     # One event for all causes: answers to several may come in another order.
     @handler("cause.change", latest=True)

@@ -20,10 +20,10 @@ from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import elements, evaluation_view, feedback, form
-from finetune.ui.elements import button, event_data, sent_number
+from finetune.ui.elements import button, sent_number
 from finetune.ui.html import asset, macro, render
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 from finetune.ui.run_view import View
 
 PARTS = EVALUATION, ERRORS, PROGRESS = (
@@ -118,14 +118,13 @@ class Evaluation(Panel):
         return self._evaluation(store, view["opened"])
 
     @handler("body.click", trigger_mode="multiple")
-    def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
+    def on_choice(self, store: RunStore, pressed: Pressed, view: View) -> Updates:
         """Save or forget a threshold or a temperature of the model, measure both orders of the
         sentences, or open the test set."""
-        clicked = event_data(event)
-        run, number = store.get(clicked.get("run")), sent_number(event)
+        run, number = store.get(pressed.get("run")), sent_number(pressed)
         summary = run.state()
-        decision, asked = dict(_FORGOTTEN.get(str(clicked.get("do")), {})), None
-        match do := clicked.get("do"):
+        decision, asked = dict(_FORGOTTEN.get(str(pressed.get("do")), {})), None
+        match do := pressed.get("do"):
             case "orders" | "test":
                 EvaluationJob.of(run, do).start(store)
             case "save":
@@ -136,8 +135,8 @@ class Evaluation(Panel):
                 study = report.evaluate_run(run, summary)
                 decision = {"thresholds": evaluation_view.fitted_thresholds(study.analysis)}
             case "sure":
-                bound: dict[str, Any] = {n: clicked.get(n) for n in ("error", "confidence")}
-                bound["per_class"] = bool(clicked.get("per_class"))
+                bound: dict[str, Any] = {n: pressed.get(n) for n in ("error", "confidence")}
+                bound["per_class"] = bool(pressed.get("per_class"))
                 asked = abstention.answer_when_sure(run, **bound)
                 decision = {"sure": asked.rule} if asked.rule else {}
         note = feedback.good(gettext(_SAID[do], n=number)) if do in _SAID else Markup()
@@ -154,17 +153,16 @@ class Evaluation(Panel):
         return self._examples(store, view["opened"], *filters) | {self.message: ""}
 
     @handler("table.click", trigger_mode="multiple")
-    def on_table(self, store: RunStore, event: gr.EventData, view: View, *at_page: Any) -> Updates:
+    def on_table(self, store: RunStore, pressed: Pressed, view: View, *at_page: Any) -> Updates:
         """Turn a page, or correct a label."""
-        clicked = event_data(event)
-        number = int(sent_number(event))
-        if clicked.get("do") == "page":
+        number = int(sent_number(pressed))
+        if pressed.get("do") == "page":
             at_page = (*at_page[:-1], number)
         else:
-            run = store.get(clicked.get("run"))
+            run = store.get(pressed.get("run"))
             labels = _labels(run.state())
             if labels:
-                corrections.correct_label(run, number, str(clicked.get("label")), labels)
+                corrections.correct_label(run, number, str(pressed.get("label")), labels)
         return self._examples(store, view["opened"], *at_page) | {self.message: ""}
 
     @handler()

@@ -22,7 +22,7 @@ from finetune.ui.choosers import Models
 from finetune.ui.elements import button
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 from finetune.ui.tabs.predict_file import FILE, FilePredictions
 
 PAIR = "pair"  # the part of the tab beside `FILE`
@@ -210,14 +210,13 @@ class PredictTab(Panel):
 
     @handler("offered.click", errors_in="answer")
     def on_sample(
-        self, store: RunStore, event: gr.EventData, run: str | None, samples: Any, *options: bool
+        self, store: RunStore, pressed: Pressed, run: str | None, samples: Any, *options: bool
     ) -> Updates:
         """Ask about one of the pairs that are offered, or offer others."""
-        data = elements.event_data(event)
-        if data.get("do") != "ask":
+        if pressed.get("do") != "ask":
             return self._sampled(store, run)
         by_place = {str(place): pair for place, pair in enumerate(samples)}
-        if (pair := by_place.get(str(data.get("what")))) is None:
+        if (pair := by_place.get(str(pressed.get("what")))) is None:
             return {}
         texts = pair.sentence1, pair.sentence2
         filled = dict(zip((self.first, self.second), texts, strict=True))

@@ -20,10 +20,10 @@ from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, feedback, form, upload_limits
-from finetune.ui.elements import button, dropdown, event_data, sent_number
+from finetune.ui.elements import button, dropdown, sent_number
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 PAGE = 25  # rows at a time
 ALL, UNSURE_ONLY, CORRECTED, TO_LABEL = "all", "unsure", "corrected", "label"
@@ -66,23 +66,22 @@ class PredictedRows(Panel):
 
     @handler("table.click", trigger_mode="multiple")
     def on_table(
-        self, store: RunStore, event: gr.EventData, job_id: str, order: Order, *filters: Any
+        self, store: RunStore, pressed: Pressed, job_id: str, order: Order, *filters: Any
     ) -> Updates:
         """Turn a page, sort by a column, or correct an answer."""
-        clicked = event_data(event)
-        job = predict.PredictionJob.find(store, clicked.get("run"))
+        job = predict.PredictionJob.find(store, pressed.get("run"))
         state = job.state()
-        match clicked.get("do"):
+        match pressed.get("do"):
             case "page":
-                order = order | {"first": int(sent_number(event))}
+                order = order | {"first": int(sent_number(pressed))}
             case "sort":
-                by = str(clicked.get("what"))
+                by = str(pressed.get("what"))
                 again = order["by"] == by
                 order = {"by": by, "descending": again and not order["descending"], "first": 0}
             case "label" if filters[0] == TO_LABEL:
-                predict.label_row(job, int(sent_number(event)), str(clicked.get("label")))
+                predict.label_row(job, int(sent_number(pressed)), str(pressed.get("label")))
             case "label":
-                predict.correct_answer(job, int(sent_number(event)), str(clicked.get("label")))
+                predict.correct_answer(job, int(sent_number(pressed)), str(pressed.get("label")))
         return self._rows(job, state, order, *filters)
 
     @handler()

@@ -21,10 +21,10 @@ from finetune.search import driver, results
 from finetune.search.study import Study, find_study, studies
 from finetune.ui import auth, compare_view, elements, feedback, form, live_updates, run_view
 from finetune.ui.compare_view import ReleaseCheck
-from finetune.ui.elements import button, event_data, text_box
+from finetune.ui.elements import button, text_box
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 from finetune.ui.run_view import View, blank
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
@@ -164,17 +164,11 @@ class RunsTab(Panel):
     # Gradio's other modes drop some clicks.
     @handler("table.click", "comparison.click", trigger_mode="multiple")
     def on_table(
-        self,
-        store: RunStore,
-        event: gr.EventData,
-        oauth: gr.OAuthToken | None,
-        view: View,
-        words: str,
+        self, store: RunStore, pressed: Pressed, oauth: gr.OAuthToken | None, view: View, words: str
     ) -> Updates:
         """Handle a click on a column's title, a run or a page of the table."""
-        data = event_data(event)
-        action, target, at = data.get("do"), str(data.get("what", "")), data.get("at")
-        view = blank() | view
+        action, target = pressed.get("do"), str(pressed.get("what", ""))
+        view, at = blank() | view, pressed.get("at")
         if not isinstance(at, int | float) or at <= view.get("at", -1.0):
             return {}  # a later click was answered before: requests may arrive in any order
         view["at"] = at

@@ -35,7 +35,7 @@ from finetune.ui.choosers import CheckpointList, HubSearch, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 _MAX_JSON = 2**20  # bytes of a configuration
 _SHOWN = gr.update(elem_classes=[])
@@ -239,9 +239,9 @@ class TrainTab(Panel):
         return shown | self.engine.priced(store, choice, estimates[0], count)
 
     @handler()
-    def on_folds(self, store: RunStore, event: gr.EventData) -> Updates:
+    def on_folds(self, store: RunStore, pressed: Pressed) -> Updates:
         """Choose a cross-validation, or a validation split."""
-        return {self.form["folds"]: str(elements.event_data(event).get("value") or "")[:9]}
+        return {self.form["folds"]: str(pressed.get("value") or "")[:9]}
 
     @handler("unmeasured.change", errors_in="costs", latest=True)
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
@@ -281,12 +281,12 @@ class TrainTab(Panel):
 
     @handler("live.select", errors_in="notice")
     def on_press(
-        self, store: RunStore, event: gr.EventData, live: str, oauth: gr.OAuthToken | None = None
+        self, store: RunStore, pressed: Pressed, live: str, oauth: gr.OAuthToken | None = None
     ) -> Updates:
         """Handle a pressed button of the live view."""
-        run, clicked = store.get(live), elements.event_data(event)
+        run = store.get(live)
         summary = run.state()
-        match clicked.get("do"):
+        match pressed.get("do"):
             case "stop":
                 service.stop_run(store, run)
                 text = gettext("Stopping: training has not begun, so there is no model to keep.")
@@ -309,7 +309,7 @@ class TrainTab(Panel):
                 service.resume_run(store, run, EngineSpec() if do == "move" else None, token)
                 return self._shown(store, run) | {self.notice: ""}
             case "threshold":
-                evaluate.save_decision(run, summary, threshold=elements.sent_number(event))
+                evaluate.save_decision(run, summary, threshold=elements.sent_number(pressed))
             case "advice":
                 config = run.config()
                 advised = advice.advise(summary, config, report.run_verdict(run, summary))
