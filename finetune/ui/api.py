@@ -168,7 +168,7 @@ class Api:
         )  # fmt: skip
         job = predict.start_prediction(store, prediction, upload_limits.path(store.visitor, file))
         upload_limits.kept(file, job.input)
-        return _batch(job)
+        return self.batch_status(store, job.id)
 
     def batch_status(self, store: RunStore, batch_id: str) -> dict:
         """Return a batch's status, rows done and in total, report and the result's path.
@@ -178,13 +178,23 @@ class Api:
         the rows that it is unsure of. If the model keeps a bound on its errors, that decides; then
         the report has it as `sure`, and `review` is the path of a file with these rows.
         """
-        return _batch(predict.PredictionJob.find(store, batch_id))
+        job = PredictionJob.find(store, batch_id)
+        state = job.state()
+        return {
+            "id": job.id,
+            "status": state.status,
+            "done": state.done,
+            "total": state.total,
+            "report": state.report,
+            "error": f"{state.error} {state.remedy}".strip(),
+            "result": f"finetune/batches/{job.id}/result" if job.result else "",
+            "review": f"finetune/batches/{job.id}/review" if job.review else "",
+        }
 
     def cancel_batch(self, store: RunStore, batch_id: str) -> dict:
         """Cancel a batch; predicted rows are kept."""
-        job = predict.PredictionJob.find(store, batch_id)
-        job.cancel()
-        return _batch(job)
+        PredictionJob.find(store, batch_id).cancel()
+        return self.batch_status(store, batch_id)
 
     def publish(
         self,
@@ -292,7 +302,17 @@ class Api:
     def run_status(self, store: RunStore, run_id: str) -> dict:
         """Return a run's row in list_runs, last step, total steps, last training loss, and the
         names of the columns it is trained on."""
-        return _status(store, run_id)
+        run = store.get(run_id)
+        summary = run.state()
+        return {
+            **_row(run_table.run_row(store, run)),
+            "columns": summary.columns._asdict(),
+            "step": summary.step,
+            "total_steps": summary.total_steps,
+            "loss": summary.train[-1].loss if len(summary.train) else None,
+            "error": summary.error,
+            "remedy": summary.remedy,
+        }
 
     def rank_runs(self, store: RunStore, run_id: str) -> dict:
         """Rank your finished runs that have the same validation rows as one of them.
@@ -331,7 +351,7 @@ class Api:
         """
         if not isinstance(config, dict):
             raise FinetuneError("config is not an object.", "Send names and values.")
-        return _status(store, service.start_run(store, RunConfig(**config)).id)
+        return self.run_status(store, service.start_run(store, RunConfig(**config)).id)
 
     def stop_run(self, store: RunStore, run_id: str, discard: bool = False) -> dict:
         """Stop a run and keep its best model, or take it out of the queue.
@@ -340,7 +360,7 @@ class Api:
             discard: throw the model away instead.
         """
         service.stop_run(store, store.get(run_id), discard=discard)
-        return _status(store, run_id)
+        return self.run_status(store, run_id)
 
     def resume_run(self, store: RunStore, run_id: str, agreed: bool = False) -> dict:
         """Resume a run that ended early, from its last checkpoint.
@@ -350,38 +370,10 @@ class Api:
                 false, the answer is that price.
         """
         service.resume_run(store, store.get(run_id), agreed=agreed)
-        return _status(store, run_id)
-
-
-def _batch(job: PredictionJob) -> dict:
-    state = job.state()
-    return {
-        "id": job.id,
-        "status": state.status,
-        "done": state.done,
-        "total": state.total,
-        "report": state.report,
-        "error": f"{state.error} {state.remedy}".strip(),
-        "result": f"finetune/batches/{job.id}/result" if job.result else "",
-        "review": f"finetune/batches/{job.id}/review" if job.review else "",
-    }
+        return self.run_status(store, run_id)
 
 
 def _row(row: RunRow) -> dict:
     """A row without what runs are grouped by, which says nothing to a client."""
     inner = ("data_keys", "owner", "trial")
     return {name: value for name, value in asdict(row).items() if name not in inner}
-
-
-def _status(store: RunStore, run_id: str) -> dict:
-    run = store.get(run_id)
-    summary = run.state()
-    return {
-        **_row(run_table.run_row(store, run)),
-        "columns": summary.columns._asdict(),
-        "step": summary.step,
-        "total_steps": summary.total_steps,
-        "loss": summary.train[-1].loss if len(summary.train) else None,
-        "error": summary.error,
-        "remedy": summary.remedy,
-    }

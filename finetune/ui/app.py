@@ -103,8 +103,8 @@ class _Tabs:
         quick = feedback.QUICK
         restored = train.filled
         filled = [*restored, self.tabs]
-        runs.filled = runs.evaluation.filled = predict.files.rows.filled = filled
-        data.label.filled = filled
+        for panel in (runs, runs.evaluation, predict.files.rows, data.label):
+            panel.filled = filled
 
         # The newest run, the form as it was, and the Hub's default if the Hub answers.
         train.listen(train.on_arrival, page.load)
@@ -133,37 +133,30 @@ class _Tabs:
         data.poller.change(**train.costing)
         loaded = [*restored, train.setup, train.message]
         train.load.upload(train.on_load, train.load, loaded, **quick)
-        copied = runs.clone.click(runs.on_clone, runs.view, [*filled, runs.message], **quick)
+        copied = runs.listen(runs.on_clone, runs.clone.click, outputs=[*filled, runs.message])
         opens_form = {"js": "() => document.querySelector('#new-run').click()", **quick}
         copied.then(None, None, None, **opens_form)
-        rows = predict.files.rows
-        for part, asked in ((runs.evaluation, runs.view), (rows, predict.files.job_id)):
-            part.start.click(
-                part.on_start, asked, [*filled, part.message],
-                show_progress="minimal", concurrency_limit=2, api_visibility="private",
+        for part in (runs.evaluation, predict.files.rows, data.label):
+            part.listen(
+                part.on_start, part.start.click, outputs=[*filled, part.message], queue=True,
+                show_progress="minimal", concurrency_limit=2,
             ).then(None, None, None, **opens_form)  # fmt: skip
-        labels = data.label
-        labels.train.click(
-            labels.on_train, [labels.job_id, *labels.values], [*filled, labels.message],
-            show_progress="minimal", concurrency_limit=2, api_visibility="private",
-        ).then(None, None, None, **opens_form)  # fmt: skip
         folds = [train.form["folds"], train.message]
         chosen = train.planned.select(train.on_folds, None, folds, **quick)
         chosen.then(**data.examining(), **quick)
         # Selecting a tab updates it.
         self.data_tab.select(**data.examining(), **quick)
-        labels.listen(labels.on_turn, self.data_tab.select)
+        data.label.listen(data.label.on_turn, self.data_tab.select)
         runs.listen(runs.on_open, self.runs_tab.select)
-        runs.evaluation.wire(runs.view, [runs.address.change, self.runs_tab.select])
+        runs.evaluation.wire([runs.address.change, self.runs_tab.select])
         self.train_tab.select(**train.costing)
         train.listen(train.on_turn, self.train_tab.select)
         predict.files.listen(predict.files.on_open, self.predict_tab.select)
         opened = predict.listen(predict.on_open, self.predict_tab.select)
         opened.then(**predict.opened, concurrency_limit=1, **_QUIET)
         runs.confirmed.then(train.on_deletion, train.live, train.outputs(), **quick)
-        publish = self.publish
-        opened = publish.listen(publish.on_open, self.publish_tab.select)
-        opened.then(**publish.showing)
+        opened = self.publish.listen(self.publish.on_open, self.publish_tab.select)
+        opened.then(**self.publish.showing)
 
 
 def head_side() -> Markup:

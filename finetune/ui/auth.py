@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,21 +119,21 @@ def _is_secure(scope: Scope) -> bool:
     return bool(os.environ.get("SPACE_ID")) or scope.get("scheme") == "https"
 
 
+@dataclass
 class VisitorCookie:
     """ASGI middleware that gives a browser its identity if it opens the page without one."""
 
-    def __init__(self, app: ASGIApp, store: RunStore) -> None:
-        self._app = app
-        self._store = store
+    app: ASGIApp
+    store: RunStore
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         token = ""  # a new one, for a browser that opens the page without one
         if scope["type"] == "http" and scope["path"] == "/" and owners.policy().several_people:
             headers = Headers(scope=scope)
             opened = headers.get("sec-fetch-mode", "navigate") == "navigate"
-            if opened and not _proven_owner(self._store, headers, scope):
+            if opened and not _proven_owner(self.store, headers, scope):
                 with contextlib.suppress(TooMany):  # the page can still be read
-                    token = identities(self._store).issue(client_address(scope))
+                    token = identities(self.store).issue(client_address(scope))
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -146,7 +147,7 @@ class VisitorCookie:
                 headers["cache-control"] = "private, no-store"
             await send(message)
 
-        await self._app(scope, receive, send_with_cookie if token else send)
+        await self.app(scope, receive, send_with_cookie if token else send)
 
 
 def client_address(scope: Scope) -> str:

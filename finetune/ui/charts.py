@@ -211,7 +211,10 @@ SMOOTHINGS = {"none": 0, "some": 15, "much": 60}
 SMOOTHING_NAMES = {"none": message("none"), "some": message("some"), "much": message("much")}
 SMALL = ("learning-rate", "gradient-norm", "speed", "busy", "memory")  # charts of `small_charts`
 _POINTS = 120  # of a small chart
-_UNITS = ((7200, 3600, message("hours")), (180, 60, message("minutes")))
+_UNITS = (  # of time: from so many seconds on, its seconds, its name
+    (7200, 3600, message("hours")), (180, 60, message("minutes")),
+    (-math.inf, 1, message("seconds")),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -253,10 +256,7 @@ def _axis(summary: RunSummary, view: ChartView) -> _Axis:
         return _Axis(gettext("pass"), last, lambda event: event.epoch)
     if view.across == "time":
         length = summary.latest - summary.began
-        unit, name = next(
-            ((unit, name) for least, unit, name in _UNITS if length >= least),
-            (1, message("seconds")),
-        )
+        unit, name = next((unit, name) for least, unit, name in _UNITS if length >= least)
         return _Axis(gettext(name), 0.0, lambda event: (event.time - summary.began) / unit)
     return _Axis(gettext("step"), summary.total_steps, lambda event: float(event.step), per_epoch)
 
@@ -302,12 +302,8 @@ def smoothed(points: Sequence[Point], span: int = SMOOTHINGS["some"]) -> list[Po
 def score_chart(
     summary: RunSummary, threshold: float | None = None, view: ChartView = DEFAULT
 ) -> Markup:
-    """The validation scores, and the best baseline of the one by which models are told apart.
-
-    Args:
-        threshold: saved with the kept model. The curves ignore it: they show the most probable
-            class, and say so.
-    """
+    """The validation scores, and the best baseline of the one by which models are told apart. If a
+    `threshold` is saved with the model, they say that they are of the most probable class."""
     axis = _axis(summary, view)
     lines, scores = [], summary.baselines.items()
     # On one axis: without a task's errors in the unit of its target.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from finetune import owners
 from finetune.config import BUNDLED_CHECKPOINT, DATA_FIELDS
@@ -23,7 +22,7 @@ from finetune.runs.summary import ENDED, ColumnNames
 from finetune.ui import elements, feedback, form
 from finetune.ui.html import fixed, in_words, macro, render
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 if TYPE_CHECKING:
     from finetune.inference.predictor import ModelCache, Predictor
@@ -38,18 +37,15 @@ class CheckpointList(Panel):
 
     def draw(self) -> gr.Accordion:
         """Draw the list in the current block. Returns the fold that it is in."""
-        title = "Choose another model"
-        sizes = "Any size", "Small", "Base", "Large"
-        languages = "Any language", "English", "Other languages"
+        title, language = "Choose another model", "Language of the texts"
+        sizes = [("Any size", ""), ("Small", "small"), ("Base", "base"), ("Large", "large")]
+        those = [("Any language", ""), ("English", "english"), ("Other languages", "other")]
         self.box = gr.Accordion(title, open=False, elem_id="checkpoints")
         with self.box:
             with gr.Row():
-                choices = list(zip(sizes, ("", "small", "base", "large"), strict=True))
-                self.size = elements.dropdown(choices, "Size", "checkpoint-size", 220, value="")
-                choices = list(zip(languages, ("", "english", "other"), strict=True))
-                text = "Language of the texts"
+                self.size = elements.dropdown(sizes, "Size", "checkpoint-size", 220, value="")
                 self.languages = elements.dropdown(
-                    choices, text, "checkpoint-languages", 220, value=""
+                    those, language, "checkpoint-languages", 220, value=""
                 )
             self.message = elements.notice("checkpoint-message")
             self.found = gr.HTML(elem_id="checkpoint-list", js_on_load=elements.CHOICES)
@@ -63,14 +59,13 @@ class CheckpointList(Panel):
     @handler("box.expand", "chosen.change", "size.change", "languages.change", latest=True)
     def on_filter(self, store: RunStore, chosen: Any, size: str, languages: str) -> Updates:
         """List the checkpoints of a size and of some languages."""
-        return {self.message: "", self.found: self._listed(store, chosen, size, languages)}
+        return {self.message: ""} | self._listed(store, chosen, size, languages)
 
     @handler("found.select")
     def on_press(
-        self, store: RunStore, event: gr.EventData, chosen: Any, size: str, languages: str
+        self, store: RunStore, pressed: Pressed, chosen: Any, size: str, languages: str
     ) -> Updates:
         """Choose the checkpoint that was pressed, or remove it from this disk."""
-        pressed = elements.event_data(event)
         name = str(pressed.get("value"))
         if pressed.get("field") != "remove":
             return {self.chosen: name, self.message: ""}
@@ -79,14 +74,11 @@ class CheckpointList(Panel):
             "{name} is removed: {size:,.0f} MB are free. The Hub still has it.",
             name=removed.name, size=removed.bytes / 1e6,
         )  # fmt: skip
-        return {
-            self.message: feedback.good(text),
-            self.found: self._listed(store, chosen, size, languages),
-        }
+        return {self.message: feedback.good(text)} | self._listed(store, chosen, size, languages)
 
-    def _listed(self, store: RunStore, chosen: Any, size: str, languages: str) -> Markup:
+    def _listed(self, store: RunStore, chosen: Any, size: str, languages: str) -> Updates:
         entries = list(checkpoint_catalog.matching(str(size), str(languages)))
-        return render(
+        found = render(
             "checkpoint_list.html",
             entries=entries,
             here={entry.name for entry in entries if memory.read_shape(entry.name)},
@@ -94,6 +86,7 @@ class CheckpointList(Panel):
             chosen=chosen,
             cached=model_cache.list_models() if memory.may_remove(store) else [],
         )
+        return {self.found: found}
 
     def choices(self) -> list[tuple[str, str]]:
         """The choices of all checkpoints as (label, name), with a mark on those that lie on the Hub
@@ -110,7 +103,6 @@ class ProbeForm(Panel):
     """The choice of checkpoints to compare, and what came of it."""
 
     def draw(self) -> None:
-        """Draw the controls in the current block, folded away."""
         with gr.Accordion("Which one suits these texts?", open=False, elem_id="probe"):
             elements.note(
                 "Each reads up to 1,000 of your training rows once, and a linear model learns "
@@ -149,24 +141,23 @@ class ProbeForm(Panel):
         return {self.message: "", self.job_id: job.id} | self._shown(job)
 
     @handler("poller.submit")
-    def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
+    def on_tick(self, store: RunStore, job_id: str) -> Updates:
         """Show the probe's progress, and its ranking once it has ended."""
-        return self._shown(probe.ProbeJob.find(store, job_id), event)
+        return self._shown(probe.ProbeJob.find(store, job_id))
 
-    def _shown(self, job: probe.ProbeJob, event: gr.EventData | None = None) -> Updates:
+    def _shown(self, job: probe.ProbeJob) -> Updates:
         state = job.state()
-        waiting = elements.polling_value(state.status not in ENDED, event)
-        return {self.result: macro("probe.html", "shown")(state, job.report), self.poller: waiting}
+        shown = macro("probe.html", "shown")(state, job.report)
+        return {self.result: shown, self.poller: state.status not in ENDED}
 
     @handler("result.select")
-    def on_press(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
+    def on_press(self, store: RunStore, job_id: str, pressed: Pressed) -> Updates:
         """Put the pressed checkpoint into the form, or stop the probe."""
-        choice = elements.event_data(event)
-        if choice.get("field") == "stop":
+        if pressed.get("field") == "stop":
             probe.ProbeJob.find(store, job_id).request_stop()
             return {self.message: feedback.note(gettext("Stopping after this one."))}
         text = gettext("The checkpoint is in the form. Press Train to start.")
-        return {self.checkpoint: choice.get("value"), self.message: feedback.note(text)}
+        return {self.checkpoint: pressed.get("value"), self.message: feedback.note(text)}
 
 
 @dataclass
@@ -176,7 +167,6 @@ class HubSearch(Panel):
     kind: Kind
 
     def draw(self) -> None:
-        """Draw the box in the current block."""
         text = f"Find a {self.kind} on the Hub by name"
         self.box = elements.text_box(text, f"find-{self.kind}")
         self.results = gr.HTML(
@@ -198,20 +188,15 @@ class HubSearch(Panel):
         return {self.results: macro("hub_search.html", "results")(self.kind, text, hits)}
 
     @handler("results.select", errors_in="results")
-    def on_choose(self, store: RunStore, event: gr.EventData) -> Updates:
+    def on_choose(self, store: RunStore, pressed: Pressed) -> Updates:
         """Choose the name that was pressed."""
-        name = elements.event_data(event).get("value")
-        emptied = dict.fromkeys((self.results, self.box), "")
-        return {**dict.fromkeys(self.choosers, name), **self._blank, **emptied}
+        chosen = dict.fromkeys(self.choosers, pressed.get("value"))
+        return chosen | self._blank | dict.fromkeys((self.results, self.box), "")
 
 
 def no_model(elem_id: str) -> gr.HTML:
-    """Hint in place of a model's controls while there is no model."""
-    return gr.HTML(_hint(), elem_id=elem_id, js_on_load=elements.TAB_LINKS, visible=False)
-
-
-def _hint() -> Markup:
-    return macro("model_chooser.html", "empty")()
+    """Hint in place of a model's controls while there is no model; filled by `choices`."""
+    return gr.HTML(elem_id=elem_id, js_on_load=elements.TAB_LINKS, visible=False)
 
 
 def choices(
@@ -221,11 +206,7 @@ def choices(
     the run that is selected: the one `asked` for by an address, else `current`, else the newest. An
     unchanged selection is not sent, since the person may choose another meanwhile. With `ended`, a
     run that still trains is offered but not selected by default; without, a bundle's other run that
-    is wanted is, too.
-
-    Raises:
-        NoSuchRun: if `asked` is no run.
-    """
+    is wanted is, too. Raises NoSuchRun if `asked` is no run."""
     wanted = store.get(asked).id if asked else current
     options, settled = [], []
     for name, run in models(store, "" if ended else wanted):
@@ -241,7 +222,8 @@ def choices(
     value = wanted if wanted in ids else next(iter(settled if ended else ids), None)
     changed = {} if value == current else {"value": value}
     chooser = gr.update(choices=options, visible=bool(ids), **changed)
-    return [chooser, gr.update(value=_hint(), visible=not ids)], value
+    hint = macro("model_chooser.html", "empty")()
+    return [chooser, gr.update(value=hint, visible=not ids)], value
 
 
 def models(store: RunStore, besides: str | None = None) -> Iterator[tuple[str, Run]]:
@@ -253,11 +235,6 @@ def models(store: RunStore, besides: str | None = None) -> Iterator[tuple[str, R
         for run in bundle.runs:
             if run.id == besides and run.has_model() and run is not model:
                 yield run.title(), run
-
-
-def newest(store: RunStore) -> str | None:
-    """The newest model's run, the default of `choices`; else None."""
-    return next((run.id for _, run in models(store)), None)
 
 
 def columns(store: RunStore, run_id: str | None) -> ColumnNames:

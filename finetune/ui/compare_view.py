@@ -28,7 +28,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
 from finetune.search import driver, results
 from finetune.search.results import TrialRow
-from finetune.search.study import PARTS, Study, find_study, studies
+from finetune.search.study import PARTS, Study, find_study
 from finetune.ui import charts, elements, evaluation_view, feedback, run_view, upload_limits
 from finetune.ui.charts import Series
 from finetune.ui.elements import button
@@ -89,7 +89,6 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         comparable=len(fingerprints) <= 1 and (paired is not None or not (first and second)),
         comparison=paired,
         counted=shared_rows.note(len(first.truth), paired.worth) if first and paired else "",
-        same_answers=paired is not None and paired.same_answers,
         examples=first.analysis.examples if first else 0,
         headline=headline.name,
         is_better=paired is not None and paired.is_better(headline),
@@ -196,10 +195,7 @@ _LISTED = 20  # changed answers of each kind
 
 
 class ReleaseCheck(Panel):
-    """Its controls and event handlers."""
-
     def draw(self) -> None:
-        """Lay out the part, hidden, and wire its events."""
         with gr.Column(visible=False, elem_id="release-check") as self.box:
             elements.heading("Release check")
             elements.note(
@@ -251,16 +247,15 @@ class ReleaseCheck(Panel):
         return {self.message: "", self.result: progress(job.state())} | self._polled(job)
 
     @handler("poller.submit")
-    def on_tick(self, store: RunStore, new: str, event: gr.EventData) -> Updates:
-        """Show the job's progress, then its judgement."""
+    def on_tick(self, store: RunStore, new: str) -> Updates:
         job = ComparisonJob.of(store.get(new), "release")
         evaluate.tidy_golden(store, job)
-        return self._polled(job, event)
+        return self._polled(job)
 
-    def _polled(self, job: ComparisonJob, event: gr.EventData | None = None) -> Updates:
+    def _polled(self, job: ComparisonJob) -> Updates:
         state, judged = job.state(), job.judgement
         drawn = progress(state) if judged is None or state.running else result(judged)
-        return {self.result: drawn, self.poller: elements.polling_value(state.running, event)}
+        return {self.result: drawn, self.poller: state.running}
 
 
 def progress(state: JobState) -> Markup:
@@ -287,13 +282,6 @@ def result(judged: Judgement) -> Markup:
         slices=[part for part in judged.slices if part.lost or part.gained],
         markdown="data:text/markdown;charset=utf-8," + quote(markdown, safe=""),
     )
-
-
-def search_links(store: RunStore, listed: set[str]) -> Markup:
-    """A button for each search that has no run; empty if there is none. `listed` are the names of
-    the searches that have one."""
-    found = [study for study in studies(store) if study.title not in listed]
-    return macro("search_links.html", "links")(found) if found else Markup()
 
 
 def search(store: RunStore, study_id: str) -> Markup:

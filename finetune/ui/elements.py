@@ -1,4 +1,4 @@
-"""Small pieces of the page that several tabs draw, and the data of their scripts' events."""
+"""Small pieces of the page that several tabs draw, and the values that they send."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 import reprlib
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -69,7 +69,6 @@ def asked(query: object) -> dict[str, str]:
 
 
 def button(text: str, elem_id: str, min_width: int = 90, **options: Any) -> gr.Button:
-    """A Gradio button."""
     return gr.Button(text, elem_id=elem_id, min_width=min_width, **options)
 
 
@@ -81,7 +80,6 @@ def text_box(label: str, elem_id: str, min_width: int = 160, **options: Any) -> 
 def dropdown(
     choices: Sequence[Any], label: str, elem_id: str, min_width: int = 160, **options: Any
 ) -> gr.Dropdown:
-    """A drop-down list."""
     return gr.Dropdown(choices, label=label, elem_id=elem_id, min_width=min_width, **options)
 
 
@@ -130,46 +128,28 @@ def pairs_file(label: str, elem_id: str, height: int = 92) -> gr.File:
     )  # fmt: skip
 
 
-def event_data(event: gr.EventData) -> dict[str, Any]:
-    """The data that our script sent with an event. Any client can send anything."""
-    return event._data if isinstance(event._data, dict) else {}
-
-
-def sent_number(event: gr.EventData) -> float:
+def sent_number(pressed: Mapping[str, Any]) -> float:
     """The number sent by a pressed element, 0 if none. `FinetuneError` if not a number."""
-    value = event_data(event).get("what") or 0
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise FinetuneError(
-            "{value} is no number.", "Load the page again.", value=reprlib.repr(value)
-        )
-    return number
+    value = pressed.get("what") or 0
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool) and math.isfinite(number := float(value)):
+            return number
+    raise FinetuneError("{value} is no number.", "Load the page again.", value=reprlib.repr(value))
 
 
 # Each wait has a name, and an answer ends only the wait of its own question. A `gr.Timer` has no
 # names: a late answer to an earlier question would also stop the next wait.
 def polling_element(seconds: float, value: str = "") -> gr.HTML:
     """An invisible element that polls the server while an answer is awaited. Idle until its value
-    comes from `start_polling`."""
+    is that of a running wait."""
     script = asset("polling.js").replace("INTERVAL", str(round(1000 * seconds)))
     return gr.HTML(value, html_template="", js_on_load=script, elem_classes="ft-pulse")
 
 
-def start_polling() -> str:
-    """The value that begins a wait."""
-    return f"+{secrets.token_hex(6)}"
-
-
-def stop_polling(event: gr.EventData) -> str:
-    """The value that ends the wait of the question `event`."""
-    return f"-{str(event_data(event).get('wait', ''))[1:]}"
-
-
-def polling_value(running: bool, event: gr.EventData | None = None) -> Any:
-    """Value that begins a wait if `running`, else ends the wait of `event`, if any."""
+def polling_value(running: bool, question: Mapping[str, Any] | None) -> Any:
+    """Value that begins a wait if `running`, else ends the wait of the `question`, if any."""
     if running:
-        return start_polling()
-    return gr.skip() if event is None else stop_polling(event)
+        return f"+{secrets.token_hex(6)}"
+    if question is None:
+        return gr.skip()
+    return f"-{str(question.get('wait', ''))[1:]}"

@@ -20,7 +20,7 @@ from finetune.errors import JobError
 from finetune.jobs.cost import Estimate
 from finetune.runs.store import RunStore
 from finetune.ui import auth, elements, feedback
-from finetune.ui.html import macro, rough_duration
+from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.panel import Panel, Updates, handler
 
@@ -43,10 +43,8 @@ class Choice(NamedTuple):
         return str(self.values.get("flavor") or "")
 
     def spec(self, former: EngineSpec | None = None) -> EngineSpec:
-        """Make the engine spec for this choice. Raises ConfigError for invalid options.
-
-        Options that the page does not show are copied from the `former` spec.
-        """
+        """Make the engine spec for this choice; options that the page does not show are copied from
+        the `former` spec. Raises ConfigError for invalid ones."""
         engine = registry.find_engine(self.engine)
         values = dict(former.options) if former and former.engine == self.engine else {}
         for name, value in self.values.items():
@@ -72,25 +70,22 @@ class EngineForm(Panel):
         self.elsewhere = next((engine.name for engine in offered if engine.is_remote), HERE)
         self.controls: dict[tuple[str, str], Any] = {}  # (engine, or _BILLED; option) -> control
         billed = [engine.name for engine in offered if engine.is_billed]
-        self.groups = [self._draw_options(_BILLED, HubJobOptions, [*HubJobOptions.shown()])]
-        shown = [billed]  # for each group, the engines that show it
+        group = self._draw_options(_BILLED, HubJobOptions, [*HubJobOptions.shown()])
+        shown = {group: billed}  # part -> the engines that show it
         with gr.Column(elem_id="job-access", elem_classes=_HIDDEN) as group:
             info = "A token that may run jobs. If empty, that of `hf auth login` is used."
             if auth.has_sign_in():
                 info = gettext("A token that may run jobs. If empty, your sign-in is used.")
             text = "Token for the job"
             self.token = elements.text_box(text, "job-token", info=info, type="password")
-        self.groups.append(group)
-        shown.append([engine.name for engine in offered if engine.needs_token])
+        shown[group] = [engine.name for engine in offered if engine.needs_token]
         with gr.Column(elem_id="job-consent", elem_classes=_HIDDEN) as group:
             self.price = elements.notice("job-price")
             self.agreed = gr.Checkbox(False, label="I agree to pay", elem_id="job-agreed")
-        self.groups.append(group)
-        shown.append(billed)
+        shown[group] = billed
         for engine in offered:
             if not engine.is_billed and (own := [*engine.Options.shown()]):
-                self.groups.append(self._draw_options(engine.name, engine.Options, own))
-                shown.append([engine.name])
+                shown[self._draw_options(engine.name, engine.Options, own)] = [engine.name]
         self.warning = elements.notice("engine-warning")
         self.prices = gr.State({})
         self.flavor = self.controls[_BILLED, "flavor"]
@@ -106,10 +101,11 @@ class EngineForm(Panel):
                 self.controls[owner, name] = _control(owner, options, name)
         return group
 
-    def _wire(self, shown: list[list[str]]) -> None:
+    def _wire(self, shown: dict[Any, list[str]]) -> None:
         updates = json.dumps([gr.update(elem_classes=classes) for classes in (_HIDDEN, _SHOWN)])
-        own = f"(engine) => {json.dumps(shown)}.map((n) => ({updates})[+n.includes(engine)])"
-        self.engine.change(None, self.engine, self.groups, js=own, **feedback.QUICK)
+        engines = json.dumps([*shown.values()])
+        own = f"(engine) => {engines}.map((names) => ({updates})[+names.includes(engine)])"
+        self.engine.change(None, self.engine, [*shown], js=own, **feedback.QUICK)
         self.connect()
         # What is agreed to is the price that is shown.
         self.changes = [self.engine.change, *(box.change for box in self.boxes)]
@@ -125,17 +121,10 @@ class EngineForm(Panel):
 
     @handler("engine.change", "token.change", errors_in="price", latest=True)
     def on_engine(
-        self,
-        store: RunStore,
-        engine: str,
-        token: str = "",
-        flavor: str | None = None,
-        oauth: gr.OAuthToken | None = None,
+        self, store: RunStore, engine: str, token: str, flavor: Any, oauth: gr.OAuthToken | None
     ) -> Updates:
-        """Show an engine's machines and prices after the engine or the token has changed.
-
-        Keeps the machine `flavor` if the engine has it.
-        """
+        """Show an engine's machines and prices after the engine or the token has changed. Keeps the
+        machine `flavor` if the engine has it."""
         kind = registry.find_engine(engine)
         fact, command = kind.missing()
         warning = feedback.note(f"{gettext(fact)} {command}") if fact else ""
@@ -164,16 +153,9 @@ class EngineForm(Panel):
             options = HubJobOptions(**choice.spec().options)
         except Exception as error:
             return {self.price: feedback.show_errors(error)}
-        seconds = estimate.time.seconds if estimate.time else None
         most = runs * options.most
-        text = macro("engine.html", "price")(
-            options,
-            runs,
-            most,
-            seconds and rough_duration(seconds),
-            (seconds or 0) / 3600,
-            spending.spent_today(store.root, store.visitor.name),
-        )
+        spent = spending.spent_today(store.root, store.visitor.name)
+        text = macro("engine.html", "price")(options, runs, most, estimate.time, spent)
         agreed = gettext(
             "I agree that Train may cost up to ${most:.2f}, and Search its own limit",
             most=spending.rounded_up(most),
@@ -194,7 +176,6 @@ class EngineForm(Panel):
 
 
 def _control(owner: str, options: type[EngineOptions], name: str) -> Any:
-    """The control of an option."""
     shown, field = options.shown()[name], options.model_fields[name]
     common: dict[str, Any] = {
         "label": gettext(shown.label),

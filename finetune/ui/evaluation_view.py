@@ -46,13 +46,8 @@ def view(
     test_set: str = "",
     found: Abstention | None = None,
 ) -> Markup:
-    """Draw the whole evaluation.
-
-    Args:
-        orders: the job that scores both orders.
-        test_set: HTML about the test set.
-        found: what a bound on the error comes to; None for scores.
-    """
+    """Draw the whole evaluation. `orders` is the job that scores both orders, `test_set` HTML, and
+    `found` what a bound on the error comes to; None for scores."""
     analysis, order = study.analysis, study.analysis.order
     changed_pairs: list[Any] = []
     if order and study.table is not None:
@@ -91,13 +86,8 @@ def view(
 
 
 def _sure_values(found: Abstention | None, decision: DecisionRule) -> dict[str, Any] | None:
-    """Return the values that `evaluation/sure.html` needs besides the analysis: the bound, and the
-    error at every share; None without them.
-
-    Args:
-        found: what the kept bound, or else the one offered first, comes to; None for a task whose
-            answers cannot be left out.
-    """
+    """Return the values that `evaluation/sure.html` needs besides the analysis; None for a task
+    whose answers cannot be left out."""
     if found is None:
         return None
     curve = found.curve
@@ -137,24 +127,14 @@ def _weak_first(
 ) -> list[tuple[Slice, str]]:
     """The slices with their marks: the weak ones, then the missed, then by their result, and
     last those too small to be judged."""
-
-    def mark(part: Slice) -> str:
-        if part.weak:
-            return gettext("weak")
-        if part.trait == "class" and part.value in never:
-            return gettext("missed")
-        return gettext("too few rows") if part.count < TESTED else ""
-
-    def rank(part: Slice) -> tuple[Any, ...]:
-        missed = part.trait == "class" and part.value in never
-        return (
-            not part.weak,
-            not missed,
-            part.count < TESTED,
-            part.result.value if has_right else -part.result.value,
-        )
-
-    return [(part, mark(part)) for part in sorted(slices, key=rank)]
+    marked = []
+    for part in slices:
+        missed, small = part.trait == "class" and part.value in never, part.count < TESTED
+        result = part.result.value if has_right else -part.result.value
+        mark = gettext("weak") if part.weak else gettext("missed") if missed else ""
+        mark = mark or (gettext("too few rows") if small else "")
+        marked.append(((not part.weak, not missed, small, result), part, mark))
+    return [(part, mark) for _, part, mark in sorted(marked, key=lambda each: each[0])]
 
 
 def disagreements(
@@ -288,11 +268,10 @@ def _threshold(analysis: Analysis, decision: DecisionRule) -> dict[str, Any]:
     )
     title, across = gettext("Scores at every threshold"), gettext("Threshold")
     chart = charts.chart(title, lines, 1.0, "", across, reach=(0.0, 1.0), cursor=now, look=look)
-    of_positive = analysis.details.classes[analysis.target.positive]
+    positive = vars(analysis.details.classes[analysis.target.positive])
     at_now = {
-        name: analysis.scores[name].value if name in analysis.scores else getattr(of_positive, name)
-        for name in values
-    } | {name: value for name, value in vars(of_positive).items() if name in values}
+        name: positive[name] if name in positive else analysis.scores[name].value for name in values
+    }
     return {"data": json.dumps(data), "now": now, "scores": at_now, "chart": chart}
 
 

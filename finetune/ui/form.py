@@ -39,7 +39,7 @@ def draw_common() -> Controls:
     common = run_config.fields_of("Common")
     wide = [name for name in common if run_config.hyperparameters()[name].kind is str]
     controls = {name: _control(name) for name in wide}
-    return controls | _draw_in_pairs([name for name in common if name not in wide])
+    return controls | draw_in_pairs([name for name in common if name not in wide])
 
 
 def draw_search() -> None:
@@ -83,15 +83,13 @@ def draw_advanced(drawn: Controls) -> Controls:
             if plain
             else gr.Accordion(group, open=False, elem_classes="ft-knobs")
         ):
-            controls |= _draw_in_pairs(names)
+            controls |= draw_in_pairs(names)
     return {name: controls[name] for name in NAMES}
 
 
 def draw_data() -> tuple[Controls, gr.Accordion]:
-    """Draw the controls that choose what to read from a source and which rows to use.
-
-    Returns the controls, and the accordion with the reading options.
-    """
+    """Draw the controls that choose what to read from a source and which rows to use. Returns them,
+    and the accordion with the reading options."""
     columns = [
         name for name in DATA_FIELDS if name.endswith(("_column", "_label", "sheet", "task"))
     ]
@@ -106,17 +104,12 @@ def draw_data() -> tuple[Controls, gr.Accordion]:
         ("hub", "Hub dataset: configuration, revision, splits", hub),
     ):
         with gr.Accordion(title, open=part == "columns", elem_id=f"part-{part}") as boxes[part]:
-            controls |= _draw_in_pairs(names)
+            controls |= draw_in_pairs(names)
     return controls, boxes["reading"]
 
 
-def draw_reading(prefix: str) -> tuple[Controls, gr.Accordion]:
-    """Draw the options for reading a file, folded away, with ids that begin with `prefix`."""
-    with gr.Accordion("How the file is read", open=False, elem_id=f"{prefix}reading") as box:
-        return _draw_in_pairs(READING, prefix), box
-
-
-def _draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
+def draw_in_pairs(names: Sequence[str], prefix: str = "knob-") -> Controls:
+    """Draw the controls of fields, two in a row, with ids that begin with `prefix`."""
     return {name: _control(name, prefix) for name in elements.two_in_a_row(names)}
 
 
@@ -191,11 +184,8 @@ def choosing_preset() -> str:
 
 
 def datasets(store: RunStore | None = None, name: str = "") -> list[tuple[str, str]]:
-    """Return the choices of a dataset chooser as (label, name).
-
-    With a `store`, they include the visitor's newest uploads, and the selected dataset `name` if it
-    is an older upload.
-    """
+    """Return the choices of a dataset chooser as (label, name). With a `store`, they include the
+    visitor's newest uploads, and the selected dataset `name` if it is an older one."""
     choices = [(gettext(dataset.label), dataset.name) for dataset in catalog.DATASETS]
     if store is None:
         return choices
@@ -227,8 +217,9 @@ def _given(name: str, value: Any) -> Any:
     return elements.decimal(value) if field.kind is float else value
 
 
-def filled(store: RunStore, config: RunConfig) -> list[Any]:
-    """Updates that put a configuration into the controls and Data's chooser of pairs."""
+def filled(boxes: Sequence[Any], store: RunStore, config: RunConfig) -> dict[Any, Any]:
+    """Updates that put a configuration into `boxes`: the form's controls, Data's chooser of pairs
+    and, to show the form, the page's tabs."""
     choices = datasets(store, config.dataset)
     # Two updates: Gradio empties the one it has used.
     dataset, pairs = (gr.update(choices=choices, value=config.dataset) for _ in range(2))
@@ -237,10 +228,5 @@ def filled(store: RunStore, config: RunConfig) -> list[Any]:
     for name in EXPERT:
         if getattr(config, name) != getattr(RunConfig(), name):
             values[name] = gr.update(value=values[name], visible=True)
-    return [*(values[name] for name in NAMES), pairs]
-
-
-def opened(boxes: Sequence[Any], store: RunStore, config: RunConfig) -> dict[Any, Any]:
-    """Updates that put a configuration into the form and show it. `boxes` are the components of
-    `filled`, then the page's tabs."""
-    return dict(zip(boxes, [*filled(store, config), gr.Tabs(selected="train")], strict=True))
+    updates = [*(values[name] for name in NAMES), pairs, gr.Tabs(selected="train")]
+    return dict(zip(boxes, updates, strict=False))

@@ -56,14 +56,12 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     templates.globals.update(_=gettext, _html=gettext_html, phase_text=phase_text, zip=zip)
-    templates.globals["NO_COLUMN"] = NO_COLUMN
-    templates.globals["find_task"] = find_task
+    templates.globals.update(NO_COLUMN=NO_COLUMN, find_task=find_task)
     filters = (
         fixed, exact, count, size, number, code, label, measure, in_words, explained, shorten,
         printable, rounded_up, duration, rough_duration, when,
     )  # fmt: skip
-    for function in filters:
-        templates.filters[function.__name__] = function
+    templates.filters |= {function.__name__: function for function in filters}
     return templates
 
 

@@ -7,19 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from finetune.config import is_upload
 from finetune.errors import DataError
 from finetune.jobs import label
 from finetune.jobs.label import AnswersJob, LabelJob
-from finetune.labels.labelling import Answer, Labelling
+from finetune.labels.labelling import Answer
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, form, upload_limits
-from finetune.ui.elements import button, dropdown, event_data, text_box
+from finetune.ui.elements import button, dropdown, text_box
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 _TEMPLATE = "label.html"
 _MODEL = ("checkpoint", "max_length")
@@ -28,10 +27,7 @@ _MODEL = ("checkpoint", "max_length")
 class LabelPanel(Panel):
     """The choice of what to ask, one question at a time, and the groups of a file's texts."""
 
-    filled: list[Any]  # the form and the page's tabs
-
     def draw(self) -> None:
-        """Draw the part in the current block, folded away."""
         self.job_id, self.shown = gr.State(""), gr.State("")
         self.poller = elements.polling_element(1)
         title = "No labels yet? Answer some questions"
@@ -71,7 +67,7 @@ class LabelPanel(Panel):
             self.card = gr.HTML(elem_id="label-card", js_on_load=asset("label.js"))
             self.estimate = gr.HTML(elem_id="label-estimate")
             with gr.Row(visible=False, elem_id="label-next") as self.row:
-                self.train = button("Train on these answers", "label-train", 200, variant="primary")
+                self.start = button("Train on these answers", "label-train", 200, variant="primary")
                 self.again = button("Other texts or labels", "label-again", 200)
                 self.model = dropdown([], "Model", "label-model", 220, value=None)
                 self.answer = button("Let this model answer all", "label-answer", 200)
@@ -90,7 +86,6 @@ class LabelPanel(Panel):
 
     @handler("box.expand")
     def on_expand(self, store: RunStore) -> Updates:
-        """Offer what can be gone on with."""
         return self.offered(store)
 
     def offered(self, store: RunStore) -> Updates:
@@ -109,13 +104,11 @@ class LabelPanel(Panel):
 
     @handler("texts.click")
     def on_texts(self, store: RunStore, names: Any, several: Any, *fields: Any) -> Updates:
-        """Begin to label texts."""
         labels = str(names or "").split(",")
         return self._begun(store, fields, labels=labels, several=bool(several))
 
     @handler("pairs.click")
     def on_pairs(self, store: RunStore, other: Any, *fields: Any) -> Updates:
-        """Begin to look for pairs that mean the same."""
         return self._begun(store, fields, other, pairs=True)
 
     def _begun(self, store: RunStore, fields: Any, other: Any = None, **options: Any) -> Updates:
@@ -142,7 +135,7 @@ class LabelPanel(Panel):
             self.job_id: job.id,
             self.shown: job.id if ready else "",
             self.setup: gr.update(visible=False),
-            self.poller: elements.start_polling(),
+            self.poller: True,
             self.progress: macro(_TEMPLATE, "progress")(job.state(), job.title),
             **dict.fromkeys((self.message, self.result), ""),
             **card,
@@ -154,9 +147,7 @@ class LabelPanel(Panel):
         return {self.setup: gr.update(visible=True)} | self.offered(store)
 
     @handler("poller.submit")
-    def on_tick(
-        self, store: RunStore, job_id: str, shown: str, who: str, event: gr.EventData
-    ) -> Updates:
+    def on_tick(self, store: RunStore, job_id: str, shown: str, who: str) -> Updates:
         """Show how far a labelling's jobs are, and its first question once it can be asked."""
         job = LabelJob.find(store, job_id)
         answers = AnswersJob(job.folder / "answers")
@@ -170,24 +161,24 @@ class LabelPanel(Panel):
         if shown != job.id and job.labelling.ready:
             updates |= self._card(store, job, who) | {self.shown: job.id}
         if not state.running and not found.running:
-            updates[self.poller] = elements.stop_polling(event)
+            updates[self.poller] = False
         return updates
 
     # Two keys pressed one after the other both count.
     @handler("card.select", trigger_mode="multiple")
-    def on_card(self, store: RunStore, event: gr.EventData, job_id: str, who: str) -> Updates:
+    def on_card(self, store: RunStore, pressed: Pressed, job_id: str, who: str) -> Updates:
         """Take an answer, or take one back; then show the next question."""
-        sent, job = event_data(event), LabelJob.find(store, job_id)
+        job = LabelJob.find(store, job_id)
         labelling, person = job.labelling, _person(store, who)
         given = None
-        match sent.get("do"):
+        match pressed.get("do"):
             case "undo":
                 labelling.undo(person)
             case "add":
-                labelling.add_name(str(sent.get("label")), person)
+                labelling.add_name(str(pressed.get("label")), person)
             case "answer" | "skip":
-                labels = sent.get("labels") if sent["do"] == "answer" else None
-                given = labelling.answer(*_read(sent.get("item"), labels), person)
+                labels = pressed.get("labels") if pressed["do"] == "answer" else None
+                given = labelling.answer(*_read(pressed.get("item"), labels), person)
         return self._card(store, job, who, given) | {self.message: ""}
 
     def _card(
@@ -221,21 +212,24 @@ class LabelPanel(Panel):
     @handler(errors_in="estimate")
     def on_estimate(self, store: RunStore, job_id: str) -> Updates:
         """Say how good a model would be, from the random part."""
-        job = LabelJob.find(store, job_id)
-        return {self.estimate: _facts(job.labelling, job.id) if job.labelling.ready else ""}
+        labelling = LabelJob.find(store, job_id).labelling
+        if not labelling.ready:
+            return {self.estimate: ""}
+        told = labelling.estimate(), labelling.people(), labelling.disputed()
+        return {self.estimate: macro(_TEMPLATE, "facts")(job_id, labelling, *told)}
 
     @handler()
-    def on_train(self, store: RunStore, job_id: str, *values: Any) -> Updates:
+    def on_start(self, store: RunStore, job_id: str, *values: Any) -> Updates:
         """Put the answers into the form, and show it."""
         config = form.read(values, _MODEL)
         config = label.training_config(store, LabelJob.find(store, job_id), config)
-        return form.opened(self.filled, store, config) | {self.message: ""}
+        return form.filled(self.filled, store, config) | {self.message: ""}
 
     @handler("answer.click")
     def on_answer(self, store: RunStore, job_id: str, model: Any) -> Updates:
         """Let a trained model answer all that can be asked."""
         label.start_answers(store, LabelJob.find(store, job_id), store.get(model))
-        return {self.poller: elements.start_polling(), self.message: ""}
+        return {self.poller: True, self.message: ""}
 
 
 def _person(store: RunStore, who: object) -> str:
@@ -247,9 +241,3 @@ def _read(item: object, labels: object) -> tuple[list[int], list[str] | None]:
     numbers = item if isinstance(item, list) else []
     texts = [str(one) for one in labels] if isinstance(labels, list) else None
     return [number for number in numbers if isinstance(number, int)], texts
-
-
-def _facts(labelling: Labelling, id: str) -> Markup:
-    return macro(_TEMPLATE, "facts")(
-        id, labelling, labelling.estimate(), labelling.people(), labelling.disputed()
-    )

@@ -28,7 +28,7 @@ from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
 from finetune.ui import charts, elements, feedback, i18n, run_view
 from finetune.ui.charts import ChartView
-from finetune.ui.html import asset, render
+from finetune.ui.html import asset, macro, render
 from finetune.ui.i18n import gettext
 
 FRESH = 0.2  # seconds for which a drawing is shown to everyone without reading the run again
@@ -68,11 +68,7 @@ _asked: deque[tuple[float, float]] = deque(maxlen=500)
 
 def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> tuple[Parts, int]:
     """Return the parts whose marks differ from those `shown`, and the milliseconds until the
-    browser should ask again.
-
-    Args:
-        shown: a browser's question: part -> mark, and the fields of its `ChartView`.
-    """
+    browser should ask again. `shown` has the fields of its `ChartView` too."""
     view = ChartView.read(shown)
     if len(_drawings) > _MAX_DRAWINGS:
         _drawings.clear()
@@ -106,6 +102,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None
         rule_file = (run.best / "config.json").stat().st_mtime_ns
     gone = gettext("The app does not answer. What runs goes on; this page tries again by itself.")
     batch, total, ended = summary.first_batch, summary.total_steps, summary.status in ENDED
+    bar, share = macro("macros.html", "progress_bar"), summary.step / total if total else 0.0
     # Part -> what it depends on, and how it is drawn.
     current: dict[str, tuple[Any, Any]] = {
         "verdict": (
@@ -114,7 +111,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None
         ),
         "bar": ((state, summary.count), lambda: run_view.bar(run, summary, place)),
         "action": (state, lambda: run_view.action(run, summary)),
-        "progress": ((summary.step, total), lambda: run_view.progress(summary)),
+        "progress": ((summary.step, total), lambda: bar(gettext("training steps"), share)),
         "cards": ((state, summary.count, rule_file), lambda: run_view.cards(run, summary)),
         "announced": (
             (state, summary.phase, run_view.quarters(summary)),
@@ -126,7 +123,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None
         "batch-tab": ("", lambda: gettext("First batch")),
         "code-tab": ("", lambda: gettext("The code")),
         "log-tab": ("", lambda: gettext("Log")),
-        "lesson": (now, lambda: lesson(now)),
+        "lesson": (now, lambda: render("lesson.html", moment=now)),
         "batch": (batch.time if batch else 0, lambda: first_batch(batch)),
         "code": ((damaged, summary.saved_step is not None), lambda: damaged or code(run)),
         "log": (run.log_size(), run.log_tail),
@@ -173,11 +170,6 @@ def moment(summary: RunSummary, dataset: str = "") -> str:
     if summary.phase == Phase.DOWNLOAD:
         return "data" if summary.detail == dataset else "checkpoint"
     return summary.phase
-
-
-def lesson(moment: str) -> Markup:
-    """The box that explains a moment, with a link to the chapter of the course."""
-    return render("lesson.html", moment=moment)
 
 
 def code(run: Run) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from finetune.ui import auth, elements
 from finetune.ui.feedback import QUICK, show_errors
 
 Updates = dict[Any, Any]  # component -> its new value or `gr.update`; others stay as they are
+Pressed = dict[str, Any]  # what our script sent with an event; any client can send anything
 Handler = Callable[..., Updates]
 
 
@@ -29,9 +30,12 @@ class _Wiring(NamedTuple):
 
 @dataclass
 class Panel:
-    """Components as attributes, and methods marked by `handler` that answer their events."""
+    """Components as attributes, and methods marked by `handler` that answer their events. `draw`
+    lays them out in the current block. The page gives those that fill the form its components as
+    `filled`: the controls, Data's chooser of pairs, the tabs."""
 
     store: RunStore
+    filled: list[Any] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         """Make the panels within this one."""
@@ -76,8 +80,10 @@ def handler(
 
     The method gets the visitor's own store, then the values of the components that its parameters
     are named after (`*name` for a list of them), and whatever Gradio fills in by type
-    (`gr.EventData`, `gr.OAuthToken`). It returns updates by component. An error is shown in the
-    panel's component `errors_in`, and ends the polling; everything else stays as it is.
+    (`Pressed`, `gr.OAuthToken`). It returns updates by component; that of the panel's `poller`
+    is True to begin a wait, and False to end the one whose question `poller.submit` answers. An
+    error is shown in the panel's component `errors_in`, and ends the wait; everything else stays as
+    it is.
 
     Args:
         latest: answer the last of several events that come at once, as `feedback.LATEST` does.
@@ -87,37 +93,53 @@ def handler(
     """
     if latest:
         options["trigger_mode"] = "always_last"
+    asks = events == ("poller.submit",)
 
     def decorate(method: Handler) -> Any:
         @functools.wraps(method)
         def handle(self: Any, request: gr.Request, *values: Any) -> Updates:
+            given = [_sent(each) if isinstance(each, gr.EventData) else each for each in values]
+            question = given.pop() if asks else None
             try:
-                updates = method(self, auth.visitor_store(self.store, request), *values)
+                updates = method(self, auth.visitor_store(self.store, request), *given)
             except Exception as error:
                 updates = {getattr(self, errors_in): show_errors(error)}
-                if events == ("poller.submit",):  # a failure ends the wait
-                    (tick,) = (value for value in values if isinstance(value, gr.EventData))
-                    updates[self.poller] = elements.stop_polling(tick)
+                if asks:
+                    updates[self.poller] = False
+            if (poller := getattr(self, "poller", None)) in updates:
+                updates[poller] = elements.polling_value(updates[poller], question)
             return updates or gr.skip()  # Gradio takes no empty dict
 
-        ask_for_request(handle, method)
+        ask_for_request(handle, method, question=asks)
         _, _, *inputs = inspect.signature(method).parameters
         hints = method.__annotations__
-        names = [name for name in inputs if not str(hints.get(name)).startswith("gr.")]
+        filled = ("gr.", "Pressed")  # by Gradio
+        names = [name for name in inputs if not str(hints.get(name)).startswith(filled)]
         vars(handle)["wiring"] = _Wiring(events, names, opens, options)
         return handle
 
     return decorate
 
 
-def ask_for_request(wrapper: Any, method: Callable[..., Any]) -> None:
-    """Let Gradio give the `wrapper` of a method the request in place of its `store`. Gradio reads
-    types and signature to find what it fills in itself."""
+def _sent(event: gr.EventData) -> Pressed:
+    return event._data if isinstance(event._data, dict) else {}
+
+
+def ask_for_request(wrapper: Any, method: Callable[..., Any], question: bool = False) -> None:
+    """Let Gradio give the `wrapper` of a method the request in place of its `store`, and at the end
+    the `question` of a poller. Gradio reads types and signature to find what it fills in itself."""
     signature = inspect.signature(method)
     parameters = [
         each.replace(name="request") if each.name == "store" else each
         for each in signature.parameters.values()
     ]
-    hints = {name: hint for name, hint in method.__annotations__.items() if name != "store"}
+    hints: dict[str, Any] = {
+        name: gr.EventData if hint == "Pressed" else hint
+        for name, hint in method.__annotations__.items()
+        if name != "store"
+    }
+    if question:
+        hints["question"] = gr.EventData
+        parameters.append(inspect.Parameter("question", inspect.Parameter.POSITIONAL_OR_KEYWORD))
     wrapper.__annotations__ = {"request": gr.Request, **hints}
     wrapper.__signature__ = signature.replace(parameters=parameters)

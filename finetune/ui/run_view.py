@@ -23,7 +23,7 @@ from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.search.study import studies
+from finetune.search.study import Study, studies
 from finetune.ui import feedback
 from finetune.ui.html import duration, fixed, in_words, macro, phase_text, render, when
 from finetune.ui.i18n import gettext, number
@@ -42,11 +42,8 @@ STATUSES = {
 
 
 def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) -> Markup:
-    """Phase, progress, time left, and on which engine.
-
-    Args:
-        queue_place: place in the queue, from 1, and how many wait; (0, 0) if it does not wait.
-    """
+    """Phase, time left, and on which engine. `queue_place`: its place from 1, and how many wait;
+    (0, 0) if it does not wait."""
     spec, engine = read_spec(run), registry.engine_of(run)
     return render(
         "run_bar.html",
@@ -54,10 +51,9 @@ def bar(run: Run, summary: RunSummary, queue_place: tuple[int, int] = (0, 0)) ->
         summary=summary,
         ended=summary.status in ENDED,
         seconds=run_table.training_seconds(summary) or 0.0,
-        engine=engine.label or spec.engine,
-        spec=spec if engine.is_remote else None,
+        engine=engine,
+        spec=spec,
         spent=spending.spent_in(run) if engine.is_remote else 0.0,
-        settled=summary.status in ENDED and not spec.may_be_at_work,
     )
 
 
@@ -73,12 +69,6 @@ def action(run: Run, summary: RunSummary) -> Markup:
         stopping=run.stop_requested() and summary.status != "waiting",
         resumable=summary.status in service.RESUMABLE,
     )
-
-
-def progress(summary: RunSummary) -> Markup:
-    """A bar of the steps taken."""
-    share = summary.step / summary.total_steps if summary.total_steps else 0.0
-    return macro("macros.html", "progress_bar")(gettext("training steps"), share)
 
 
 def cards(run: Run, summary: RunSummary) -> Markup:
@@ -200,6 +190,7 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
             lines += line.lines()
     page = max(0, min(view["page"], (len(lines) - 1) // PAGE))  # the last if there are fewer
     metrics = {(row.headline, row.classes) for row in matching if row.scores}
+    ordered, searches = _searches(store, {row.bundle for row in rows})
     return render(
         "run_table.html",
         lines=lines[page * PAGE : (page + 1) * PAGE],
@@ -209,7 +200,8 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         view=view,
         page=page,
         pages=-(-len(lines) // PAGE),
-        ordered=_trials_ordered(store),
+        searches=searches,
+        ordered=ordered,
         ids="|".join(line.ids for line in run_table.sort_rows(rows, *order, rows)),
         matching=len(matching),
         total=len(rows),
@@ -221,14 +213,17 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
     )
 
 
-def _trials_ordered(store: RunStore) -> dict[str, int]:
-    """Return the trials of each search that goes on, of which the last have no run yet."""
-    found = {}
+def _searches(store: RunStore, listed: set[str]) -> tuple[dict[str, int], list[Study]]:
+    """The trials of each search that goes on, of which the last have no run yet; and the searches
+    that are not `listed` by a run."""
+    ordered, others = {}, []
     for study in studies(store):
         with contextlib.suppress(StoreError):  # a damaged one hides no run
+            if study.title not in listed:
+                others.append(study)
             if not study.is_stopped:
-                found[study.title] = study.settings.budget.trials
-    return found
+                ordered[study.title] = study.settings.budget.trials
+    return ordered, others
 
 
 def _choices(rows: Sequence[RunRow]) -> list[str]:
@@ -269,11 +264,8 @@ def cell_text(row: RunRow, column: str) -> str:
 
 
 def setting_text(name: str, value: object, resolved: object = None) -> str:
-    """Text of a setting's value, in words if it is no amount.
-
-    Args:
-        resolved: what an automatic one came to.
-    """
+    """Text of a setting's value, in words if it is no amount; `resolved` is what an automatic one
+    came to."""
     field = config.hyperparameters().get(name)
     word = field.words.get(value) if field and field.kind in (int, float) else None
     if resolved is not None and (word is not None or value == "auto"):

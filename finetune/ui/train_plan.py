@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,12 +16,12 @@ from markupsafe import Markup
 
 from finetune import arguments
 from finetune import config as run_config
-from finetune.config import BUNDLED_DATASET, RunConfig
+from finetune.config import RunConfig, is_upload
 from finetune.data import catalog
 from finetune.data.check_report import CheckReport
 from finetune.engines import spending
 from finetune.engines.base import EngineSpec
-from finetune.environment import devices
+from finetune.environment import devices, project
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.findings import Example
@@ -32,11 +32,12 @@ from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.store import RunStore
 from finetune.search import driver
-from finetune.search.space import DEFAULT, Budget, Space, describe, outside, read_space, searchable
+from finetune.search import space as search_space
+from finetune.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
 from finetune.tasks.registry import find_task
 from finetune.training import recipe
 from finetune.ui import elements, feedback, form
-from finetune.ui.html import asset, render, rough_duration
+from finetune.ui.html import asset, macro, render, rough_duration
 from finetune.ui.i18n import gettext
 from finetune.ui.run_view import setting_text
 
@@ -44,6 +45,7 @@ ONCE, SEEDS, GRID, SEARCH = KINDS = ("once", "seeds", "grid", "search")
 COUNT = 2 + len(grids.GRID)  # of the controls
 FIELDS = tuple(searchable())
 SEARCH_COUNT = len(FIELDS) + 4  # of a search's controls
+_DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
 _EXAMPLES = ("3e-5, 7e-5, 2e-4", "8, 16, 32", "2, 4, 6")  # of a grid's values
 HIDDEN = ["ft-unseen"]  # hides a part and keeps its controls' values
 
@@ -57,9 +59,7 @@ def draw_choice() -> gr.Radio:
 
 def draw(how: gr.Radio) -> list[Any]:
     """Draw the controls for seeds and a grid, shown or hidden according to the choice `how`.
-
-    Returns `how` and these controls in the order in which `plan` expects their values.
-    """
+    Returns `how` and these controls in the order in which `plan` expects their values."""
     with gr.Column(elem_id="grid", elem_classes=HIDDEN) as grid:
         elements.note("Separate values with commas. An empty box keeps the form value.")
         with gr.Row():
@@ -96,14 +96,8 @@ def shown_for(kinds: Sequence[str]) -> str:
 
 
 def plan(values: Sequence[Any]) -> list[PlannedRun]:
-    """Plan the runs that a click on Train starts.
-
-    Args:
-        values: of the controls that `draw` returns, followed by those of the form.
-
-    Raises:
-        ConfigError: if a value is invalid.
-    """
+    """Plan the runs that a click on Train starts. `values` are of the controls that `draw` returns,
+    followed by those of the form. Raises ConfigError if one is invalid."""
     how, seeds, *grid = values[:COUNT]
     config = form.read(values[COUNT:])
     by_name = dict(zip(grids.GRID, grid, strict=True)) if how == GRID else {}
@@ -179,32 +173,19 @@ def read_search(values: Sequence[Any], spec: EngineSpec) -> tuple[Space, Budget,
     return space, budget, options
 
 
-def ranges_text(space: Space, moved: Space, config: RunConfig) -> list[str]:
-    """Say which usual ranges of `space` a search moves around a configuration's values, as `Rows a
-    step 4..12`; and which values others leave out, as `Rows a step 8`."""
-    described = run_config.hyperparameters()
-    labels = {name: gettext(described[name].label) for name in space}
-    around = [
-        f"{labels[name]} {describe(moved[name])}" for name in space if space[name] != moved[name]
-    ]
-    apart = [
-        f"{labels[name]} {setting_text(name, value)}"
-        for name, value in outside(moved, config.to_dict()).items()
-    ]
-    return [", ".join(around), ", ".join(apart)]
-
-
-def expected(
-    seconds: float | None, budget: Budget, price: float, moved: str = "", apart: str = ""
-) -> Markup:
-    """Describe a search: its time, its price if billed, and `ranges_text`.
-
-    Args:
-        seconds: of training, None if unknown.
-        price: the most a trial costs, in US dollars; 0 if not billed.
-        moved: ranges around the first trial's values.
-        apart: values of the first trial that its ranges leave out.
-    """
+def expected(store: RunStore, config: RunConfig, values: Sequence[Any], spec: EngineSpec) -> Markup:
+    """Describe a search that begins with `config`: its time, its price if billed, the usual ranges
+    that are moved around the first trial's values, as `Rows a step 4..12`, and the values that
+    others leave out, as `Rows a step 8`. Raises ConfigError."""
+    space, budget, _ = read_search(values, spec)
+    if config.folds:
+        return macro("feedback.html", "search_without_folds")()
+    first, price = driver.first_trial(store, config, space), driver.trial_price(spec)
+    moved = search_space.around(space, first)
+    seconds = driver.expected_seconds(store, config, moved, budget, spec.place)
+    labels = {name: gettext(run_config.hyperparameters()[name].label) for name in space}
+    changed = [name for name in space if space[name] != moved[name]]
+    apart = search_space.outside(moved, first.to_dict())
     texts, limit = [], 60 * budget.minutes
     if limit and (seconds is None or seconds >= limit):
         time = rough_duration(limit)
@@ -219,25 +200,41 @@ def expected(
         most = spending.rounded_up(budget.trials * price)
         texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
     texts.append(gettext("First your own settings, then others."))
-    if moved:
-        texts.append(gettext("Searched around your own settings: {values}.", values=moved))
+    if changed:
+        values = ", ".join(f"{labels[name]} {describe(moved[name])}" for name in changed)
+        texts.append(gettext("Searched around your own settings: {values}.", values=values))
     if apart:
-        texts.append(gettext("Your ranges leave out your own {values}.", values=apart))
+        values = ", ".join(f"{labels[name]} {setting_text(name, apart[name])}" for name in apart)
+        texts.append(gettext("Your ranges leave out your own {values}.", values=values))
     return feedback.note(" ".join(texts))
 
 
+def source(store: RunStore, config: RunConfig, report: CheckReport | None) -> str:
+    """The name of a configuration's data."""
+    with contextlib.suppress(DataError):  # an upload that is gone: Train says so
+        if is_upload(config.dataset):
+            return ", ".join(store.uploads.file_names(config.dataset).values())
+    return report.source if report else config.dataset
+
+
+def _command(store: RunStore, config: RunConfig) -> str:
+    """The command that trains the same; it names folders on one's own machine only."""
+    alone, root = store.visitor.policy.owner_asks, store.root.resolve()
+    files: dict[str, str] = {}
+    with contextlib.suppress(DataError):
+        if is_upload(config.dataset):
+            files = store.uploads.file_names(config.dataset)
+        if files and alone:
+            paths = store.uploads.files(config.dataset)
+            files = {split: str(path.resolve()) for split, path in paths.items()}
+    return arguments.command(config, files, str(root) if alone and root != _DEFAULT_RUNS else "")
+
+
 def costs(
-    estimate: Estimate,
-    config: RunConfig,
-    runs: int = 1,
-    seconds: float | None = None,
-    files: Mapping[str, str] | None = None,
-    runs_folder: str = "",
-    dataset: str = "",
+    store: RunStore, estimate: Estimate, config: RunConfig, runs: int, seconds: float | None
 ) -> Markup:
-    """Draw the estimate line by line, unusual values, and the equivalent command with `files` and
-    `runs_folder`. `seconds` are for all `runs` that the click queues; `dataset` is a name to show
-    in place of the configuration's."""
+    """Draw the estimate line by line, unusual values, and the equivalent command. `seconds` are for
+    all `runs` that the click queues."""
     steps, resolved = estimate.steps, dict(estimate.automatic)
     if steps is not None and config.eval_steps < 0 and estimate.report is not None:
         splits = estimate.report.splits
@@ -270,14 +267,12 @@ def costs(
             for name in ("num_train_epochs", "eval_steps", *recipe.FIELDS)
         },
         checkpoint=config.checkpoint.rstrip("/").rsplit("/")[-1],
-        dataset=dataset or config.dataset,
-        command=""
-        if runs not in (1, 1 + config.folds)
-        else arguments.command(config, files, runs_folder),
+        dataset=source(store, config, estimate.report),
+        command=_command(store, config) if runs in (1, 1 + config.folds) else "",
     )
 
 
-def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Markup:
+def pairs_card(report: CheckReport | None, store: RunStore, config: RunConfig) -> Markup:
     """Draw three pairs, their classes and the baselines to beat; until they are checked, say so."""
     rows: list[Example] = []  # the first three of training; none if they are gone
     remark = None
@@ -299,11 +294,11 @@ def pairs_card(report: CheckReport | None, store: RunStore, dataset: str) -> Mar
         remark = baselines.why_no_training(scores, task, len(report.labels))
     return render(
         "pairs_card.html", report=report if rows else None, rows=rows, remark=remark,
-        dataset=dataset,
+        dataset=source(store, config, report),
     )  # fmt: skip
 
 
 def bundled_card(store: RunStore) -> Markup:
     """The card of the bundled pairs, for the page's first paint, in English."""
-    card = pairs_card(check.report_known_beforehand(RunConfig()), store, BUNDLED_DATASET)
+    card = pairs_card(check.report_known_beforehand(RunConfig()), store, RunConfig())
     return Markup('<div lang="en">{}</div>').format(card)  # unseen on a page of another language

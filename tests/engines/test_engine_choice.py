@@ -34,7 +34,7 @@ def drawn(store):
 def test_the_form_has_its_machines_prices_and_consent(store):
     form = drawn(store)
     assert ("Hugging Face Job", "hub-job") in form.engine.choices
-    told = form.on_engine(NOBODY, "hub-job")
+    told = form.on_engine(NOBODY, "hub-job", "", None, None)
     machine = told[form.controls["job", "flavor"]]
     label = "a10g-small \u00b7 $1.00/h \u00b7 Nvidia A10G - small, 4 vCPU, 15 GB"
     assert machine["choices"][3] == (label, "a10g-small")

@@ -132,7 +132,7 @@ def errors(store, run, which):
     """The table of examples as the page draws it."""
     tab = Evaluation(store)
     with gr.Blocks():
-        tab.draw_choice()
+        tab.draw_choice(None)
         tab.draw(lambda: None)
     view = {"opened": run.id}
     return str(tab.on_filter(None, view, which, "", "")[tab.table])

@@ -217,7 +217,7 @@ def test_the_size_of_a_download_is_told_before_the_click(hub, store, toy_checkpo
     size = sum(len(content) for name, content in repo.files.items() if name in needed)
     assert cost.estimate_cost(store, config).download == cost.Download(size)
     assert not cost.measure(store, config)  # it is known
-    assert "Download" in train_plan.costs(cost.estimate_cost(store, config), config)
+    assert "Download" in train_plan.costs(store, cost.estimate_cost(store, config), config, 1, None)
     checkpoint_files.fetch("ada/before")
     assert cost.estimate_cost(store, config).download is None
 

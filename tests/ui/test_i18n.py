@@ -65,7 +65,7 @@ def test_a_text_is_in_the_language_of_the_request_and_its_values_inject_nothing(
     assert i18n.gettext("{name} is not text.", name="{n} <b>") == "{n} <b> ist kein Text."
     assert "&lt;b&gt;" in feedback.note(i18n.gettext("{name} is not text.", name="<b>"))
     assert "Der Loss erscheint" in charts.loss_chart(RunSummary())
-    assert "Trainieren" in live_updates.lesson("waiting")
+    assert "Trainieren" in html.render("lesson.html", moment="waiting")
 
 
 def test_the_browser_has_every_text_of_the_page_and_no_word_that_is_typed(tmp_path):

@@ -201,7 +201,7 @@ def test_added_metrics_stand_in_events_curves_tables_and_the_card(store, toy_con
 def test_a_metric_that_is_code_is_warned_of_and_refused_if_shared(store, monkeypatch, tmp_path):
     own, theirs = RunConfig(metrics="recall"), RunConfig(metrics="recall somebody/theirs")
     for config, warned in ((own, False), (theirs, True)):
-        text = train_plan.costs(cost.estimate_cost(store, config), config)
+        text = train_plan.costs(store, cost.estimate_cost(store, config), config, 1, None)
         assert ("is code, and runs on this machine" in text) == warned
     # A folder is named by its whole path for workers.
     monkeypatch.chdir(tmp_path)

@@ -28,6 +28,7 @@ from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs import events
 from finetune.runs.job_folder import hold_lock
 from finetune.ui import auth
+from finetune.ui.html import macro
 from finetune.ui.tabs import predict_file
 from finetune.ui.tabs.predict_file import PredictedRows, blank
 from tests.support import made_runs
@@ -81,7 +82,7 @@ def test_rows_that_are_not_new_are_told_and_scored_apart(store, told):
     status = told.get("status", "finished")
     state = PredictionState(status, "wait", done=20, total=408, report=report)
     state.error = "It took as long as a job may be." if status == "stopped" else ""
-    shown = predict_file.view(store, job, state)
+    shown = macro("prediction_file.html", "view")(job, "pairs.csv", "a run", state)
     plain = " ".join(re.sub("<.*?>", " ", shown).split())
     for text in told["texts"]:
         assert text in plain
@@ -98,7 +99,8 @@ def test_markup_in_a_file_is_shown(store):
     table = PredictedRows(store)
     with gr.Blocks():
         table.draw(gr.State())
-    shown = predict_file.view(store, job, state) + table.shown(job, state)[table.table]
+    shown = macro("prediction_file.html", "view")(job, "<b>.csv", "a run", state)
+    shown += table.shown(job, state)[table.table]
     for tag in ("<b>.csv", "<i>", "<u>", "<s>", "<script>"):
         assert tag not in shown
         assert tag.replace("<", "&lt;").replace(">", "&gt;") in shown

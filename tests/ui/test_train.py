@@ -40,6 +40,7 @@ from finetune.runs.summary import ENDED, RunSummary
 from finetune.search.space import Budget
 from finetune.search.study import studies
 from finetune.ui import charts, form, live_updates, routes, run_view, train_plan
+from finetune.ui import html as ui_html
 from finetune.ui.engine_form import Choice
 from finetune.ui.train_plan import SEARCH
 from tests.support.browser import new_page
@@ -205,7 +206,7 @@ def test_every_phase_and_every_ending_has_a_lesson():
     states = [RunSummary(status="running", phase=phase) for phase in ("", "of later", *Phase)]
     states += [RunSummary(status=status) for status in (*ENDED, "waiting")]
     for summary in states:
-        drawn = live_updates.lesson(live_updates.moment(summary))
+        drawn = ui_html.render("lesson.html", moment=live_updates.moment(summary))
         assert drawn.count('aria-current="step"') == (summary.status == "running")
 
 
@@ -293,7 +294,7 @@ FIELDS = [*[""] * (len(train_plan.FIELDS) - 1), "4, 8"]  # of a search
 
 
 def shown(store, config):
-    values = form.filled(store, config)[:-1]
+    values = list(form.filled(form.NAMES, store, config).values())
     return {
         name: value["value"] if isinstance(value, dict) else value
         for name, value in zip(form.NAMES, values, strict=True)

@@ -17,14 +17,7 @@ from typing import Any
 import gradio as gr
 
 from finetune import uploads
-from finetune.config import (
-    BUNDLED_DATASET,
-    DATA_FIELDS,
-    NO_COLUMN,
-    SOURCE_FIELDS,
-    RunConfig,
-    is_upload,
-)
+from finetune.config import DATA_FIELDS, NO_COLUMN, SOURCE_FIELDS, RunConfig, is_upload
 from finetune.data.check_report import CheckReport
 from finetune.errors import DataError, FinetuneError, StoreError
 from finetune.jobs import check
@@ -36,7 +29,7 @@ from finetune.ui.choosers import HubSearch
 from finetune.ui.html import macro
 from finetune.ui.i18n import gettext
 from finetune.ui.label_panel import LabelPanel
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 CHECKED_FIELDS = (*DATA_FIELDS, "checkpoint", "max_length")
 # Settings for the rows of one source; like its columns, they do not apply to another.
@@ -66,8 +59,6 @@ class Drawn:
 
 
 class DataTab(Panel):
-    """The tab's controls and event handlers."""
-
     def __post_init__(self) -> None:
         self.label = LabelPanel(self.store)
 
@@ -102,7 +93,7 @@ class DataTab(Panel):
                 self.files.append(elements.pairs_file(label, f"{split}-file"))
         self.message = elements.notice("data-message")
         self.dataset = gr.Dropdown(
-            form.datasets(), value=BUNDLED_DATASET, elem_id="pairs", allow_custom_value=True,
+            form.datasets(), value=RunConfig().dataset, elem_id="pairs", allow_custom_value=True,
             label="Or choose other data",
             info="Or an earlier file, or a Hub dataset as owner/name.",
         )  # fmt: skip
@@ -185,16 +176,15 @@ class DataTab(Panel):
 
     # Two buttons pressed one after the other both count.
     @handler("overview.select", "findings.select", trigger_mode="multiple")
-    def on_remedy(self, store: RunStore, event: gr.EventData, label_map: str = "") -> Updates:
+    def on_remedy(self, store: RunStore, pressed: Pressed, label_map: str = "") -> Updates:
         """Set the field of the form that a button on a finding names, or add a mended label to the
         form's `label_map`."""
-        choice = elements.event_data(event)
-        if mend := choice.get("mend"):
+        if mend := pressed.get("mend"):
             changed = RunConfig(label_map=str(label_map or "")).changed_labels
-            value = classes.mended(changed, str(mend), str(choice.get("label") or ""))
+            value = classes.mended(changed, str(mend), str(pressed.get("label") or ""))
             return {self.label_map: value, self.message: ""}
-        name = str(choice.get("field"))
-        return {self.remedies[name]: choice.get("value")} if name in self.remedies else {}
+        name = str(pressed.get("field"))
+        return {self.remedies[name]: pressed.get("value")} if name in self.remedies else {}
 
     # One event for all causes: answers to several may come in another order.
     @handler("cause.change", latest=True)
@@ -212,30 +202,29 @@ class DataTab(Panel):
             self.check_id: job.id,
             self.message: "",
             self.progress: macro(_TEMPLATE, "progress")(job.state()),
-            self.poller: elements.start_polling(),
+            self.poller: True,
         }
 
     @handler("poller.submit")
-    def on_tick(self, store: RunStore, check_id: str, drawn: Drawn, event: gr.EventData) -> Updates:
+    def on_tick(self, store: RunStore, check_id: str, drawn: Drawn) -> Updates:
         """Show the check's progress; draw its findings once."""
-        stop = {self.poller: elements.stop_polling(event)}
         try:
             state = check.get_check(store, check_id).state()
         except DataError:
-            return stop | {self.progress: ""}
+            return {self.poller: False, self.progress: ""}
         end = f"{state.status} {state.ended}" if state.status in ENDED else ""
         if drawn.check_id != check_id or (drawn.end and not end):  # other pairs, or checked anew
             drawn = Drawn(check_id, choices=drawn.choices)
         if end and drawn.end == end:
-            return stop
+            return {self.poller: False}
         drawn = replace(drawn, end=end)
         updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
         if state.report or (state.latest and not drawn.has_rows):
-            updates[self.poller] = elements.start_polling()  # Train hears that pairs are counted
+            updates[self.poller] = True  # Train hears that pairs are counted
             updates |= self._report(store, state, drawn)
         elif end and not state.latest:
             updates |= {self.overview: "", self.more: gr.update(visible=False)}
-        return updates | (stop if end else {})
+        return updates | ({self.poller: False} if end else {})
 
     def _report(self, store: RunStore, state: check.CheckState, drawn: Drawn) -> Updates:
         report = state.latest

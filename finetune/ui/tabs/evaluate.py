@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
@@ -21,10 +20,10 @@ from finetune.messages import message
 from finetune.runs.store import RunStore
 from finetune.runs.summary import RunSummary
 from finetune.ui import elements, evaluation_view, feedback, form
-from finetune.ui.elements import button, event_data, sent_number
+from finetune.ui.elements import button, sent_number
 from finetune.ui.html import asset, macro, render
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 from finetune.ui.run_view import View
 
 PARTS = EVALUATION, ERRORS, PROGRESS = (
@@ -51,14 +50,10 @@ _UNBOUND = message(
 )
 
 
-@dataclass
 class Evaluation(Panel):
-    """The controls of both parts and their event handlers."""
-
-    filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
-
-    def draw_choice(self) -> None:
-        """Draw the choice of a part."""
+    def draw_choice(self, view: gr.State) -> None:
+        """Draw the choice of a part of the run that is opened in `view`."""
+        self.view = view
         choices = [(part, part) for part in PARTS]
         self.part = elements.parts(choices, "Part", "run-parts")
 
@@ -86,11 +81,10 @@ class Evaluation(Panel):
         with gr.Column(visible=False) as progress:
             draw_progress()
         self.columns = [evaluation, errors, progress]
-        self.polling = elements.polling_element(1)
+        self.poller = elements.polling_element(1)
 
-    def wire(self, view: gr.State, opening: Sequence[Any]) -> None:
-        """Connect the events. Those of `opening` may have opened another run in `view`."""
-        self.view = view
+    def wire(self, opening: Sequence[Any]) -> None:
+        """Connect the events. Those of `opening` may have opened another run."""
         self.connect()
         # Another part, or another run: one event, so that the last one's answer comes last.
         self.listen(
@@ -119,20 +113,18 @@ class Evaluation(Panel):
             updates[self.filters[0]] = gr.update(visible=summary.task.has_right)
         return updates
 
-    @handler("polling.submit", errors_in="body")
-    def on_tick(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
-        """Show the job's progress."""
-        return self._evaluation(store, view["opened"], event)
+    @handler("poller.submit", errors_in="body")
+    def on_tick(self, store: RunStore, view: View) -> Updates:
+        return self._evaluation(store, view["opened"])
 
     @handler("body.click", trigger_mode="multiple")
-    def on_choice(self, store: RunStore, event: gr.EventData, view: View) -> Updates:
+    def on_choice(self, store: RunStore, pressed: Pressed, view: View) -> Updates:
         """Save or forget a threshold or a temperature of the model, measure both orders of the
         sentences, or open the test set."""
-        clicked = event_data(event)
-        run, number = store.get(clicked.get("run")), sent_number(event)
+        run, number = store.get(pressed.get("run")), sent_number(pressed)
         summary = run.state()
-        decision, asked = dict(_FORGOTTEN.get(str(clicked.get("do")), {})), None
-        match do := clicked.get("do"):
+        decision, asked = dict(_FORGOTTEN.get(str(pressed.get("do")), {})), None
+        match do := pressed.get("do"):
             case "orders" | "test":
                 EvaluationJob.of(run, do).start(store)
             case "save":
@@ -143,8 +135,8 @@ class Evaluation(Panel):
                 study = report.evaluate_run(run, summary)
                 decision = {"thresholds": evaluation_view.fitted_thresholds(study.analysis)}
             case "sure":
-                bound: dict[str, Any] = {n: clicked.get(n) for n in ("error", "confidence")}
-                bound["per_class"] = bool(clicked.get("per_class"))
+                bound: dict[str, Any] = {n: pressed.get(n) for n in ("error", "confidence")}
+                bound["per_class"] = bool(pressed.get("per_class"))
                 asked = abstention.answer_when_sure(run, **bound)
                 decision = {"sure": asked.rule} if asked.rule else {}
         note = feedback.good(gettext(_SAID[do], n=number)) if do in _SAID else Markup()
@@ -153,7 +145,7 @@ class Evaluation(Panel):
             evaluate.save_decision(run, summary, **decision)
             if was_sure and "sure" not in decision and not decision_rule.read_rule(run.best).sure:
                 note += feedback.note(gettext(_UNBOUND))
-        return self._evaluation(store, view["opened"], asked=asked) | {self.message: note}
+        return self._evaluation(store, view["opened"], asked) | {self.message: note}
 
     @handler("filters.change", latest=True)
     def on_filter(self, store: RunStore, view: View, *filters: Any) -> Updates:
@@ -161,38 +153,32 @@ class Evaluation(Panel):
         return self._examples(store, view["opened"], *filters) | {self.message: ""}
 
     @handler("table.click", trigger_mode="multiple")
-    def on_table(self, store: RunStore, event: gr.EventData, view: View, *at_page: Any) -> Updates:
+    def on_table(self, store: RunStore, pressed: Pressed, view: View, *at_page: Any) -> Updates:
         """Turn a page, or correct a label."""
-        clicked = event_data(event)
-        number = int(sent_number(event))
-        if clicked.get("do") == "page":
+        number = int(sent_number(pressed))
+        if pressed.get("do") == "page":
             at_page = (*at_page[:-1], number)
         else:
-            run = store.get(clicked.get("run"))
+            run = store.get(pressed.get("run"))
             labels = _labels(run.state())
             if labels:
-                corrections.correct_label(run, number, str(clicked.get("label")), labels)
+                corrections.correct_label(run, number, str(pressed.get("label")), labels)
         return self._examples(store, view["opened"], *at_page) | {self.message: ""}
 
     @handler()
     def on_start(self, store: RunStore, view: View) -> Updates:
         """Put the corrected pairs into the form and show the form."""
         config = corrections.corrections_upload(store, store.get(view["opened"]))
-        return form.opened(self.filled, store, config) | {self.message: ""}
+        return form.filled(self.filled, store, config) | {self.message: ""}
 
-    def _evaluation(
-        self, store: RunStore, run_id: str, event: gr.EventData | None = None,
-        asked: Abstention | None = None,
-    ) -> Updates:  # fmt: skip
-        """Draw the Evaluation part; `event` is the tick answered, `asked` what a bound just asked
-        for comes to."""
+    def _evaluation(self, store: RunStore, run_id: str, asked: Abstention | None = None) -> Updates:
+        """Draw the Evaluation part; `asked` is what a bound just asked for comes to."""
         try:
             run = store.get(run_id)
             summary = run.state()
             study = report.evaluate_run(run, summary)
         except FinetuneError as error:
-            waiting, problem = elements.polling_value(False, event), feedback.show_errors(error)
-            return {self.body: problem, self.polling: waiting}
+            return {self.body: feedback.show_errors(error), self.poller: False}
         orders = EvaluationJob.of(run, "orders").state()
         test = EvaluationJob.of(run, "test").state()
         opened = None
@@ -207,7 +193,7 @@ class Evaluation(Panel):
         body = evaluation_view.view(study, summary, rule, orders, test_set, found)
         return {
             self.body: body + macro(_TEXT, "drawing_of")(run.id),
-            self.polling: elements.polling_value(orders.running or test.running, event),
+            self.poller: orders.running or test.running,
         }
 
     def _examples(

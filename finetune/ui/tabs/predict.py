@@ -22,7 +22,7 @@ from finetune.ui.choosers import Models
 from finetune.ui.elements import button
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 from finetune.ui.tabs.predict_file import FILE, FilePredictions
 
 PAIR = "pair"  # the part of the tab beside `FILE`
@@ -31,14 +31,11 @@ _LONGEST = 4000  # characters of an address; a longer pair has none
 
 
 class PredictTab(Panel):
-    """The tab's controls and event handlers."""
-
     def __post_init__(self) -> None:
         self.models = Models(self.store)
         self.files = FilePredictions(self.store)
 
     def draw(self) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.empty = choosers.no_model("predict-empty")
         self.address = elements.address("predict")
         with gr.Row(equal_height=False):
@@ -104,7 +101,6 @@ class PredictTab(Panel):
 
     @handler("part.change", latest=True)
     def on_shown_part(self, store: RunStore, part: str) -> Updates:
-        """Show one pair or a file."""
         parts = ((self.pair, PAIR), (self.file, FILE))
         return {column: gr.update(visible=part == name) for column, name in parts}
 
@@ -165,7 +161,7 @@ class PredictTab(Panel):
         self, store: RunStore, run: str | None, first: str, second: str, *options: bool
     ) -> Updates:
         """Answer one pair, with the newest model if the tab has not chosen one yet."""
-        run = run or choosers.newest(store)
+        run = run or next((model.id for _, model in choosers.models(store)), None)
         return self._asked(store, run, first, second, PredictOptions(*map(bool, options)))
 
     def _asked(
@@ -214,14 +210,13 @@ class PredictTab(Panel):
 
     @handler("offered.click", errors_in="answer")
     def on_sample(
-        self, store: RunStore, event: gr.EventData, run: str | None, samples: Any, *options: bool
+        self, store: RunStore, pressed: Pressed, run: str | None, samples: Any, *options: bool
     ) -> Updates:
         """Ask about one of the pairs that are offered, or offer others."""
-        data = elements.event_data(event)
-        if data.get("do") != "ask":
+        if pressed.get("do") != "ask":
             return self._sampled(store, run)
         by_place = {str(place): pair for place, pair in enumerate(samples)}
-        if (pair := by_place.get(str(data.get("what")))) is None:
+        if (pair := by_place.get(str(pressed.get("what")))) is None:
             return {}
         texts = pair.sentence1, pair.sentence2
         filled = dict(zip((self.first, self.second), texts, strict=True))

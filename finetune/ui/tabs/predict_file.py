@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
 from finetune.config import RunConfig
 from finetune.data.table import ReadOptions
@@ -22,10 +21,10 @@ from finetune.jobs import predict
 from finetune.jobs.predict import PredictionJob, PredictionState
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, feedback, form, upload_limits
-from finetune.ui.elements import button, dropdown, event_data, sent_number
+from finetune.ui.elements import button, dropdown, sent_number
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 PAGE = 25  # rows at a time
 ALL, UNSURE_ONLY, CORRECTED, TO_LABEL = "all", "unsure", "corrected", "label"
@@ -40,11 +39,8 @@ def blank() -> Order:
     return {"by": "", "descending": False, "first": 0}
 
 
-@dataclass
 class PredictedRows(Panel):
-    """The controls below a file's result and their event handlers."""
-
-    filled: list[Any] = field(default_factory=list)  # the form, Data's chooser of pairs, the tabs
+    """What is below a file's result."""
 
     def draw(self, job_id: gr.State) -> None:
         """Lay out the rows of the job `job_id` and wire their events, but those of `start`."""
@@ -71,30 +67,29 @@ class PredictedRows(Panel):
 
     @handler("table.click", trigger_mode="multiple")
     def on_table(
-        self, store: RunStore, event: gr.EventData, job_id: str, order: Order, *filters: Any
+        self, store: RunStore, pressed: Pressed, job_id: str, order: Order, *filters: Any
     ) -> Updates:
         """Turn a page, sort by a column, or correct an answer."""
-        clicked = event_data(event)
-        job = predict.PredictionJob.find(store, clicked.get("run"))
+        job = predict.PredictionJob.find(store, pressed.get("run"))
         state = job.state()
-        match clicked.get("do"):
+        match pressed.get("do"):
             case "page":
-                order = order | {"first": int(sent_number(event))}
+                order = order | {"first": int(sent_number(pressed))}
             case "sort":
-                by = str(clicked.get("what"))
+                by = str(pressed.get("what"))
                 again = order["by"] == by
                 order = {"by": by, "descending": again and not order["descending"], "first": 0}
             case "label" if filters[0] == TO_LABEL:
-                predict.label_row(job, int(sent_number(event)), str(clicked.get("label")))
+                predict.label_row(job, int(sent_number(pressed)), str(pressed.get("label")))
             case "label":
-                predict.correct_answer(job, int(sent_number(event)), str(clicked.get("label")))
+                predict.correct_answer(job, int(sent_number(pressed)), str(pressed.get("label")))
         return self._rows(job, state, order, *filters)
 
     @handler()
     def on_start(self, store: RunStore, job_id: str) -> Updates:
         """Put the run's pairs and the corrected ones into the form and show the form."""
         config = predict.corrected_run(store, predict.PredictionJob.find(store, job_id))
-        return form.opened(self.filled, store, config) | {self.message: ""}
+        return form.filled(self.filled, store, config) | {self.message: ""}
 
     def shown(self, job: PredictionJob, state: PredictionState) -> Updates:
         """Draw the rows of a file in its order; they can be chosen once all are predicted."""
@@ -149,27 +144,21 @@ class PredictedRows(Panel):
             job.id, state, rows[first : first + PAGE], first, len(rows), PAGE, answer, order,
             labels, which == TO_LABEL,
         )  # fmt: skip
+        monitoring = macro("monitoring.html", "others")(state.report)
+        if "scores" not in state.report:  # the file's own labels tell more than an estimate
+            judged = predict.monitored(job)
+            refusal = judged if isinstance(judged, DataError) else None
+            monitoring += macro("monitoring.html", "view")(
+                None if refusal else judged, refusal, file_shift, len(given), len(state.to_label)
+            )
         return {
             self.table: table,
-            self.monitoring: monitoring_view(job, state, len(given)),
+            self.monitoring: monitoring,
             self.order: order | {"first": first},
             self.corrected: macro(_TEMPLATE, "corrected")(job.id, len(corrected)),
             self.start: gr.update(visible=bool(corrected)),
             self.message: "",
         }
-
-
-def monitoring_view(job: PredictionJob, state: PredictionState, given: int) -> Markup:
-    """HTML for whether the model still holds, and for the answers of others. `given` is the number
-    of labels of random rows."""
-    others = macro("monitoring.html", "others")(state.report)
-    if "scores" in state.report:  # the file's own labels tell more than an estimate
-        return others
-    judged = predict.monitored(job)
-    refusal = judged if isinstance(judged, DataError) else None
-    return others + macro("monitoring.html", "view")(
-        None if refusal else judged, refusal, file_shift, given, len(state.to_label)
-    )
 
 
 def _chosen(row: ShownRow, which: str, words: str, corrected: dict[int, str], answer: str) -> bool:
@@ -223,8 +212,9 @@ class FilePredictions(Panel):
                 formats = [(ending.removeprefix(".").upper(), ending) for ending in SUFFIXES]
                 formats = [("like the file", ""), *formats]
                 self.ending = dropdown(formats, "Result as", "batch-ending", 130, value="")
-        controls, self.reading_box = form.draw_reading("batch-")
-        self.reading: list[Any] = list(controls.values())
+        title = "How the file is read"
+        with gr.Accordion(title, open=False, elem_id="batch-reading") as self.reading_box:
+            self.reading: list[Any] = [*form.draw_in_pairs(form.READING, "batch-").values()]
         with gr.Row():
             self.start = button("Predict the file", "batch-start", 140, variant="primary")
             self.cancel = button("Cancel", "batch-cancel", interactive=False)
@@ -243,9 +233,8 @@ class FilePredictions(Panel):
         newest = None if job_id else next(iter(PredictionJob.newest(store)), None)
         if newest is None:
             return {}
-        running = newest.state().running
-        front = {self.part: FILE} if running else {}
-        return self._shown(store, newest) | front
+        front = {self.part: FILE} if newest.state().running else {}
+        return self._opened(store, newest) | front
 
     @handler("run.change", "file.upload", "sheet.input", "reading.input", latest=True)
     def on_file(
@@ -317,8 +306,7 @@ class FilePredictions(Panel):
     def on_start(
         self, store: RunStore, run: str | None, file: str | None, *choices: Any
     ) -> Updates:
-        """Predict the file. `choices` are its sheet, reading options, three columns, three
-        options and the ending of the result."""
+        """Predict the file; `choices` are the values of `self.choices`."""
         if not file:
             raise DataError("There is no file.", "Choose one.")
         count = 1 + len(self.reading)
@@ -331,7 +319,7 @@ class FilePredictions(Panel):
         )
         job = predict.start_prediction(store, request, upload_limits.path(store.visitor, file))
         upload_limits.kept(file, job.input)
-        return self._shown(store, job)
+        return self._opened(store, job)
 
     @handler("cancel.click")
     def on_cancel(self, store: RunStore, job_id: str) -> Updates:
@@ -341,22 +329,22 @@ class FilePredictions(Panel):
         return {self.message: feedback.note(text)}
 
     @handler("poller.submit", errors_in="view")
-    def on_tick(self, store: RunStore, job_id: str, event: gr.EventData) -> Updates:
-        """Show the job's progress, then its result."""
-        return self._shown(store, predict.PredictionJob.find(store, job_id), event)
+    def on_tick(self, store: RunStore, job_id: str) -> Updates:
+        return self._shown(store, predict.PredictionJob.find(store, job_id))
 
-    def _shown(
-        self, store: RunStore, job: PredictionJob, event: gr.EventData | None = None
-    ) -> Updates:
-        """Draw a file's state; `event` is the tick being answered."""
-        state = job.state()
-        updates: Updates = {
-            self.view: view(store, job, state),
+    def _opened(self, store: RunStore, job: PredictionJob) -> Updates:
+        return self._shown(store, job) | {self.job_id: job.id, self.message: ""}
+
+    def _shown(self, store: RunStore, job: PredictionJob) -> Updates:
+        state, request = job.state(), job.prediction_request()
+        model = gettext("a deleted run")
+        with suppress(NoSuchRun):
+            model = store.get(request.run).title()
+        return self.rows.shown(job, state) | {
+            self.view: macro(_TEMPLATE, "view")(job, request.file, model, state),
             self.cancel: gr.update(interactive=state.running),
-            self.poller: elements.polling_value(state.running, event),
+            self.poller: state.running,
         }
-        updates |= self.rows.shown(job, state)
-        return updates if event else updates | {self.job_id: job.id, self.message: ""}
 
 
 def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptions:
@@ -364,17 +352,3 @@ def _read_options(sheet: str | None, reading: Sequence[str | None]) -> ReadOptio
     values = dict(zip(("sheet", *form.READING), (sheet, *reading), strict=False))
     given = {name: str(value) for name, value in values.items() if value}
     return ReadOptions.of(RunConfig().changed(**given))
-
-
-def view(store: RunStore, job: PredictionJob, state: PredictionState) -> Markup:
-    """HTML for a prediction job: file, progress, answers and scores.
-
-    Raises:
-        DataError: if the job is gone.
-    """
-    request = job.prediction_request()
-    try:
-        model = store.get(request.run).title()
-    except NoSuchRun:
-        model = gettext("a deleted run")
-    return macro(_TEMPLATE, "view")(job, request.file, model, state)

@@ -31,12 +31,9 @@ _TEMPLATE = "push.html"
 
 @dataclass
 class PublishTab(Panel):
-    """The tab's controls and event handlers."""
-
     approvals: Approvals = field(default_factory=Approvals)
 
     def draw(self) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events."""
         elements.note("Share a tuned model on the Hugging Face Hub with an honest card.")
         self.empty = choosers.no_model("publish-empty")
         self.poller = elements.polling_element(0.5)
@@ -65,7 +62,6 @@ class PublishTab(Panel):
         self._wire()
 
     def _draw_form(self) -> None:
-        half: dict[str, Any] = {"min_width": 150}
         own: dict[str, Any] = {"allow_custom_value": True, "interactive": True}
         self.run = dropdown([], "Model", "publish-run", **own)
         self.token: gr.Textbox | None = None
@@ -83,12 +79,12 @@ class PublishTab(Panel):
                 info="Empty for the base model's.",
             )  # fmt: skip
             self.private = gr.Checkbox(
-                label="Private", elem_id="private", **half,
+                label="Private", elem_id="private", min_width=150,
                 info="Only you can see a new repository.",
             )  # fmt: skip
         with gr.Row():
             self.demo = gr.Checkbox(
-                label="Also create a demo Space", elem_id="demo", **half,
+                label="Also create a demo Space", elem_id="demo", min_width=150,
                 info="Anybody can try the model in it.",
             )  # fmt: skip
             self.hardware = dropdown(
@@ -149,7 +145,6 @@ class PublishTab(Panel):
 
     @handler(errors_in="plan")
     def on_check(self, store: RunStore, oauth: gr.OAuthToken | None, *asked: Any) -> Updates:
-        """Show the plan of a push."""
         run, token = store.get(asked[0]), auth.hub_token(store, next(iter(asked[7:]), ""), oauth)
         PushJob.of(run).forget_failed()  # the cause may be fixed by now
         plan = publish.plan_push(run, _request(asked), token or None)
@@ -163,7 +158,6 @@ class PublishTab(Panel):
 
     @handler("push.click", errors_in="plan")
     def on_push(self, store: RunStore, oauth: gr.OAuthToken | None, *asked: Any) -> Updates:
-        """Start the push."""
         run, token = store.get(asked[0]), auth.hub_token(store, next(iter(asked[7:]), ""), oauth)
         PushJob.of(run).start(store, _request(asked), token, self.approvals)
         return {self.plan: "", **self._state(store, run.id)}
@@ -179,9 +173,8 @@ class PublishTab(Panel):
         return self._state(store, run_id)
 
     @handler("poller.submit", errors_in="plan")
-    def on_tick(self, store: RunStore, run: str | None, event: gr.EventData) -> Updates:
-        """Show the progress of push and export."""
-        return self._state(store, run, event)
+    def on_tick(self, store: RunStore, run: str | None) -> Updates:
+        return self._state(store, run)
 
     def _chosen(self, store: RunStore, run_id: str | None) -> Updates:
         """Show another model: its suggested name and the progress of its push."""
@@ -194,10 +187,7 @@ class PublishTab(Panel):
             **self._state(store, run_id),
         }
 
-    def _state(
-        self, store: RunStore, run_id: str | None, event: gr.EventData | None = None
-    ) -> Updates:
-        """Show push, export and what can be done; `event` is the tick being answered."""
+    def _state(self, store: RunStore, run_id: str | None) -> Updates:
         pushed, exported, downloads, has_run = PushState("none"), ExportState("none"), "", True
         try:
             run = store.get(run_id)
@@ -213,7 +203,7 @@ class PublishTab(Panel):
             self.push: gr.update(interactive=has_run and not pushed.running),
             self.cancel: gr.update(visible=pushed.running, interactive=not pushed.cancelling),
             self.result: macro(_TEMPLATE, "state")(pushed),
-            self.poller: elements.polling_value(pushed.running or exported.running, event),
+            self.poller: pushed.running or exported.running,
             self.take_away: gr.update(visible=has_run),
             self.downloads: downloads,
             self.onnx: gr.update(value=onnx, interactive=not exported.running),

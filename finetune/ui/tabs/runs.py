@@ -21,10 +21,10 @@ from finetune.search import driver, results
 from finetune.search.study import Study, find_study, studies
 from finetune.ui import auth, compare_view, elements, feedback, form, live_updates, run_view
 from finetune.ui.compare_view import ReleaseCheck
-from finetune.ui.elements import button, event_data, text_box
+from finetune.ui.elements import button, text_box
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 from finetune.ui.run_view import View, blank
 from finetune.ui.tabs.evaluate import ERRORS, EVALUATION, PROGRESS, Evaluation
 
@@ -38,16 +38,11 @@ Sent = dict[int, int]  # id of a component -> hash of the update it was sent las
 
 
 class RunsTab(Panel):
-    """The tab's controls and event handlers."""
-
     def __post_init__(self) -> None:
         self.evaluation = Evaluation(self.store)
         self.check = ReleaseCheck(self.store)
-        self.confirmed: Any = None  # the event of a deletion
-        self.filled: list[Any] = []  # the form, Data's chooser of pairs, the tabs
 
     def draw(self) -> None:
-        """Lay out the tab inside the current `gr.Tab` and wire its events."""
         self.view = gr.State(blank())
         self.ticked = elements.browser_value()  # ids of the ticked runs, from assets/run_table.js
         self.address = elements.address("runs")
@@ -57,9 +52,9 @@ class RunsTab(Panel):
         self.asked = gr.State("")  # ids of the runs and searches that may be deleted
         with gr.Row(visible=False, elem_id="delete-asked") as self.deletion:
             self.question = gr.HTML(elem_id="delete-question", js_on_load=_IN_SIGHT)
-            size: dict[str, Any] = {"size": "md"}
-            self.confirm = button("Delete for good", "delete-sure", 130, variant="stop", **size)
-            self.keep = button("Keep it", "delete-keep", 90, **size)
+            medium: dict[str, Any] = {"size": "md"}
+            self.confirm = button("Delete for good", "delete-sure", 130, variant="stop", **medium)
+            self.keep = button("Keep it", "delete-keep", **medium)
         with gr.Column(elem_id="all-runs"):
             with gr.Row(equal_height=True):
                 text = "words of name, status, data, model, tags"
@@ -79,19 +74,18 @@ class RunsTab(Panel):
         with gr.Row(visible=False, elem_id="run-head") as self.head:
             self.back = button("← All runs", "all-runs-again", 110, size="md")
             self.title = gr.HTML(elem_id="run-title")
-            self.evaluation.draw_choice()
+            self.evaluation.draw_choice(self.view)
             self.part = self.evaluation.part
-            medium: dict[str, Any] = {"size": "md"}
             self.resume = button("Resume", "run-resume", 110, variant="primary", **medium)
             self.stop = button("Stop, keep best", "run-stop", 130, **medium)
             self.discard = button("Stop, discard", "run-discard", 130, **medium)
             self.cancel = button("Take out of the queue", "run-cancel", 160, **medium)
             self.clone = button("Copy into the form", "run-clone", 150, **medium)
-            self.delete = button("Delete", "run-delete", 90, **medium)
+            self.delete = button("Delete", "run-delete", **medium)
         with gr.Row(visible=False, elem_id="resume-asked") as self.payment:
             self.price = gr.HTML(elem_id="resume-price")
             self.pay = button("Resume and pay", "resume-sure", 130, variant="primary", **medium)
-            self.leave = button("Cancel", "resume-leave", 90, **medium)
+            self.leave = button("Cancel", "resume-leave", **medium)
         self.comparison = gr.HTML(  # or a search
             elem_id="comparison", visible=False,
             js_on_load=asset("run_table.js") + elements.TAB_LINKS,
@@ -120,7 +114,7 @@ class RunsTab(Panel):
 
     def _wire(self) -> None:
         quick = feedback.QUICK
-        self.confirmed = self.connect()["on_confirm"]
+        self.confirmed = self.connect()["on_confirm"]  # the event of a deletion
         picked = [self.ticked, self.compare, self.delete_ticked]
         each = quick | {"trigger_mode": "multiple"}
         self.table.select(None, None, picked, js="() => finetune.ticked", **each)
@@ -165,23 +159,16 @@ class RunsTab(Panel):
 
     @handler("back.click")
     def on_back(self, store: RunStore, view: View, words: str) -> Updates:
-        """Show the table again."""
         return self._change_view(store, view | _TABLE, words)
 
     # Gradio's other modes drop some clicks.
     @handler("table.click", "comparison.click", trigger_mode="multiple")
     def on_table(
-        self,
-        store: RunStore,
-        event: gr.EventData,
-        oauth: gr.OAuthToken | None,
-        view: View,
-        words: str,
+        self, store: RunStore, pressed: Pressed, oauth: gr.OAuthToken | None, view: View, words: str
     ) -> Updates:
         """Handle a click on a column's title, a run or a page of the table."""
-        data = event_data(event)
-        action, target, at = data.get("do"), str(data.get("what", "")), data.get("at")
-        view = blank() | view
+        action, target = pressed.get("do"), str(pressed.get("what", ""))
+        view, at = blank() | view, pressed.get("at")
         if not isinstance(at, int | float) or at <= view.get("at", -1.0):
             return {}  # a later click was answered before: requests may arrive in any order
         view["at"] = at
@@ -298,11 +285,7 @@ class RunsTab(Panel):
         return self._change_view(store, view | left, words)
 
     def _ask(self, store: RunStore, asked: str) -> Updates:
-        """Ask to confirm deleting runs or a search.
-
-        Args:
-            asked: the id of a search, or those of runs with spaces between.
-        """
+        """Ask to confirm deleting a search, or runs with spaces between their ids."""
         name = ""
         if study := _search(store, asked):
             runs = results.all_runs(store, study)
@@ -321,7 +304,7 @@ class RunsTab(Panel):
     def on_clone(self, store: RunStore, view: View) -> Updates:
         """Copy the opened run's configuration into the form and show the form."""
         config = store.get(view["opened"]).config().changed(name="")
-        return form.opened(self.filled, store, config) | {self.message: ""}
+        return form.filled(self.filled, store, config) | {self.message: ""}
 
     def _change_view(self, store: RunStore, view: View, words: str) -> Updates:
         """Return all updates for a new view: a tick that was answered late may have put back an
@@ -338,8 +321,8 @@ class RunsTab(Panel):
         rows = run_view.rows(visible)
         listed = {row.id for row in rows}
         compared = [run_id for run_id in view["compared"] if run_id in listed]
-        compared = compared[: run_view.MAX_COMPARED]
-        comparing, search = len(compared) > 1, view.get("search", "")
+        compared = compared[: run_view.MAX_COMPARED] if len(compared) > 1 else []
+        comparing, search = bool(compared), view["search"]
         opened = view["opened"] if view["opened"] in listed and not comparing else ""
         instead = "" if not comparing else compare_view.comparison(visible, compared)
         if search and not opened:
@@ -350,17 +333,14 @@ class RunsTab(Panel):
             self.run_column: gr.update(visible=bool(opened)),
             self.part: gr.update(visible=bool(opened)),
             self.everybody: gr.update(visible=admin),
-            self.address: elements.query(
-                compare=",".join(compared) if len(compared) > 1 else "", run=opened, search=search
-            ),
+            self.address: elements.query(compare=",".join(compared), run=opened, search=search),
         }
         updates |= self.check.shown(visible, [] if search and not opened else compared)
         if opened:
             with contextlib.suppress(NoSuchRun):  # deleted in this moment: the next tick sees it
                 updates |= self._run_updates(visible, visible.get(opened))
         else:
-            table = compare_view.search_links(visible, {row.bundle for row in rows})
-            table += run_view.table(visible, rows, view, str(words or ""))
+            table = run_view.table(visible, rows, view, str(words or ""))
             buttons = (self.resume, self.stop, self.discard, self.cancel, self.clone)
             updates |= dict.fromkeys(buttons, gr.update(visible=False))
             updates[self.delete] = gr.update(visible=bool(search))

@@ -17,12 +17,12 @@ from markupsafe import Markup
 
 from finetune import config as run_config
 from finetune import owners
-from finetune.config import RunConfig, is_upload, retired_in
+from finetune.config import RunConfig, retired_in
 from finetune.data import catalog
 from finetune.engines import registry
 from finetune.engines.base import EngineSpec, read_spec
-from finetune.environment import hub_connection, project
-from finetune.errors import ConfigError, DataError, FinetuneError, NoSuchRun
+from finetune.environment import hub_connection
+from finetune.errors import ConfigError, FinetuneError, NoSuchRun
 from finetune.evaluation import advice, report
 from finetune.hub.client import HubClient
 from finetune.jobs import cost, evaluate, service
@@ -30,24 +30,20 @@ from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
 from finetune.search import driver
-from finetune.search.space import around
 from finetune.ui import auth, elements, feedback, form, live_updates, train_plan, upload_limits
 from finetune.ui.choosers import CheckpointList, HubSearch, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm
 from finetune.ui.html import asset, macro
 from finetune.ui.i18n import gettext
-from finetune.ui.panel import Panel, Updates, handler
+from finetune.ui.panel import Panel, Pressed, Updates, handler
 
 _MAX_JSON = 2**20  # bytes of a configuration
-_DEFAULT_RUNS = project.ROOT / "runs"  # the command line's
 _SHOWN = gr.update(elem_classes=[])
 _OPEN_SEARCH = asset("open_search.js")
 _ANSWERS = "data-answers"  # marks what `on_hub` shows if the Hub answers
 
 
 class TrainTab(Panel):
-    """The tab's controls and event handlers."""
-
     def __post_init__(self) -> None:
         self.engine = EngineForm(self.store)
 
@@ -199,24 +195,14 @@ class TrainTab(Panel):
         link = macro("feedback.html", "begun_search")(study.title, study.id)
         return {self.message: link, self.engine.agreed: False}
 
-    @handler(latest=True)
+    @handler(errors_in="planned", latest=True)
     def on_search_time(self, store: RunStore, *searched: Any) -> Updates:
         """Show how long the search takes, and which of the form's values lie outside of it."""
         choice, others = self._chosen(searched[train_plan.SEARCH_COUNT :])
         if others[0] != train_plan.SEARCH:
             return {}
-        try:
-            config, spec = form.read(others[train_plan.COUNT :]), choice.spec()
-            space, budget, _options = train_plan.read_search(searched, spec)
-        except ConfigError as error:
-            return {self.planned: feedback.show_errors(error)}
-        if config.folds:
-            return {self.planned: macro("feedback.html", "search_without_folds")()}
-        price, first = driver.trial_price(spec), driver.first_trial(store, config, space)
-        moved = around(space, first)
-        seconds = driver.expected_seconds(store, config, moved, budget, spec.place)
-        texts = train_plan.ranges_text(space, moved, first)
-        return {self.planned: train_plan.expected(seconds, budget, price, *texts)}
+        config = form.read(others[train_plan.COUNT :])
+        return {self.planned: train_plan.expected(store, config, searched, choice.spec())}
 
     def _chosen(self, values: Sequence[Any]) -> tuple[Choice, Sequence[Any]]:
         """Return the engine choice and the values of the other controls."""
@@ -243,29 +229,19 @@ class TrainTab(Panel):
             if config.trains_on_all:
                 text = macro("feedback.html", "planned_folds")(count, config.folds)
         shown = {} if others[0] == train_plan.SEARCH else {self.planned: text}
-        root, files = store.root.resolve(), {}
-        alone = store.visitor.policy.owner_asks  # folders are told on one's own machine only
-        name = checked.source if checked else config.dataset
-        with contextlib.suppress(DataError):  # an upload that is gone: Train says so
-            if is_upload(config.dataset):
-                files = store.uploads.file_names(config.dataset)
-                name = ", ".join(files.values())
-            if files and alone:
-                paths = store.uploads.files(config.dataset)
-                files = {split: str(path.resolve()) for split, path in paths.items()}
-        folder = str(root) if alone and root != _DEFAULT_RUNS else ""
-        costs = train_plan.costs(estimates[0], config, count, total, files, folder, name)
-        pairs = train_plan.pairs_card(checked, store, name)
-        shown |= {self.costs: costs, self.pairs: pairs}
+        shown |= {
+            self.costs: train_plan.costs(store, estimates[0], config, count, total),
+            self.pairs: train_plan.pairs_card(checked, store, config),
+        }
         download = estimates[0].download
         if estimates[0].measurable or (download and download.unasked):
             shown[self.unmeasured] = str(time.time())
         return shown | self.engine.priced(store, choice, estimates[0], count)
 
     @handler()
-    def on_folds(self, store: RunStore, event: gr.EventData) -> Updates:
+    def on_folds(self, store: RunStore, pressed: Pressed) -> Updates:
         """Choose a cross-validation, or a validation split."""
-        return {self.form["folds"]: str(elements.event_data(event).get("value") or "")[:9]}
+        return {self.form["folds"]: str(pressed.get("value") or "")[:9]}
 
     @handler("unmeasured.change", errors_in="costs", latest=True)
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
@@ -295,25 +271,22 @@ class TrainTab(Panel):
     @handler()
     def on_restore(self, store: RunStore, stored: object) -> Updates:
         """Fill the form as it was when Train was last pressed in this browser, and offer uploads.
-
-        If it is of another version, or its upload is gone, the defaults stay.
-        """
+        If it is of another version, or its upload is gone, the defaults stay."""
         if isinstance(stored, dict) and stored:
             with contextlib.suppress(FinetuneError):
-                updates = form.filled(store, RunConfig(**stored))
-                return dict(zip(self.filled, updates, strict=True))
+                return form.filled(self.filled, store, RunConfig(**stored))
         choices = form.datasets(store)
         choosers = (self.form["dataset"], self.filled[-1])
         return {chooser: gr.update(choices=choices) for chooser in choosers}
 
     @handler("live.select", errors_in="notice")
     def on_press(
-        self, store: RunStore, event: gr.EventData, live: str, oauth: gr.OAuthToken | None = None
+        self, store: RunStore, pressed: Pressed, live: str, oauth: gr.OAuthToken | None = None
     ) -> Updates:
         """Handle a pressed button of the live view."""
-        run, clicked = store.get(live), elements.event_data(event)
+        run = store.get(live)
         summary = run.state()
-        match clicked.get("do"):
+        match pressed.get("do"):
             case "stop":
                 service.stop_run(store, run)
                 text = gettext("Stopping: training has not begun, so there is no model to keep.")
@@ -336,7 +309,7 @@ class TrainTab(Panel):
                 service.resume_run(store, run, EngineSpec() if do == "move" else None, token)
                 return self._shown(store, run) | {self.notice: ""}
             case "threshold":
-                evaluate.save_decision(run, summary, threshold=elements.sent_number(event))
+                evaluate.save_decision(run, summary, threshold=elements.sent_number(pressed))
             case "advice":
                 config = run.config()
                 advised = advice.advise(summary, config, report.run_verdict(run, summary))
@@ -401,7 +374,6 @@ class TrainTab(Panel):
         return updates
 
     def _folded(self, store: RunStore, run: Run) -> Updates:
-        """Show a run in place of the form."""
         return self._shown(store, run) | {self.setup: gr.update(elem_classes=train_plan.HIDDEN)}
 
     def _choosing_engine(self, run: Run) -> Updates:
@@ -423,9 +395,9 @@ class TrainTab(Panel):
 
     def _refilled(self, store: RunStore, config: RunConfig) -> Updates:
         """Put a configuration into the form and unfold it."""
-        updates = dict(zip(self.filled, form.filled(store, config), strict=True))
         note = gettext("The configuration is in the form. Press Train to start it.")
-        return updates | {self.setup: _SHOWN, self.message: feedback.note(note)}
+        shown = {self.setup: _SHOWN, self.message: feedback.note(note)}
+        return form.filled(self.filled, store, config) | shown
 
     def on_hub(self) -> Updates:
         """Say if the Hub answers and what can be used. Called once the page is there."""
