@@ -1,7 +1,5 @@
 """Start the page: `python app.py`. On a Hugging Face Space this file is the Space."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Commands that need no module of their own: one function each, described by its docstring."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,8 +1,6 @@
 """`python -m finetune label` and `groups`: questions to a person, and what a model makes of the
 answers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options that several commands share, and the files that commands write."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import sys

@@ -1,8 +1,6 @@
 """`python -m finetune search` and `probe`: find hyperparameters by many runs, a checkpoint before
 any."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import shlex

@@ -1,7 +1,5 @@
 """`python -m finetune train`: train here, or follow a run on another engine."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import signal

@@ -3,8 +3,6 @@
 A token is an argument of one `HubClient`; it reaches no file, log, event or error's text.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import secrets

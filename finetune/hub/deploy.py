@@ -4,8 +4,6 @@ Its files are one commit. Billed hardware is requested only after its price was 
 when nobody uses it. Source: https://huggingface.co/docs/huggingface_hub/guides/manage-spaces
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Callable

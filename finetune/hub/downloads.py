@@ -4,8 +4,6 @@ as CSV, and a zip to repeat it elsewhere: a script, its values, its pairs and it
 The script is always the same file, `templates/train.py`. Only the `config.json` beside it differs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -6,8 +6,6 @@ person's pairs. Names and texts of a person are shown as code, so that they cann
 Source of the metadata: https://huggingface.co/docs/hub/model-cards
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

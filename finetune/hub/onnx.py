@@ -3,8 +3,6 @@
 Source: https://docs.pytorch.org/docs/stable/onnx_export.html
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import itertools

@@ -6,8 +6,6 @@ Uploaded files are not sent again.
 Source: https://huggingface.co/docs/huggingface_hub/guides/upload
 """
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import io
