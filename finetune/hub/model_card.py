@@ -201,7 +201,7 @@ def _repeats(run: Run, others: list[Run]) -> SeedSpread | None:
         and other.state().status == "finished"
     ]  # fmt: skip
     decides = deciding_metric(config, run.state().task)
-    return grids.seed_spread(other.metrics.get(decides) for other in same)
+    return grids.seed_spread((other.metrics.get(decides) for other in same), decides)
 
 
 def _metadata(card: _Card, licence: str) -> ModelCardData:

@@ -134,7 +134,7 @@ class BundleRow:
         self.spread = None  # of the score over seeds or folds
         if self.kind in ("seeds", "folds"):
             scores = [row.value("score") for row in finished if row.fold or not row.folds]
-            self.spread = grids.seed_spread(scores, independent=not self.folds)
+            self.spread = grids.seed_spread(scores, self.headline, not self.folds)
 
     def lines(self) -> list[RunRow | BundleRow]:
         """Return the rows, those of a grid's point together below a line of their own."""

@@ -12,6 +12,7 @@ from typing import Any
 from finetune.config import RunConfig, is_upload
 from finetune.errors import ConfigError
 from finetune.messages import message as _
+from finetune.metrics import catalog
 from finetune.metrics.intervals import Interval, mean_interval
 
 GRID = ("learning_rate", "per_device_train_batch_size", "num_train_epochs")  # its fields
@@ -85,14 +86,18 @@ class SeedSpread:
     interval: Interval | None  # of the mean over other seeds; None for one run, and over folds
 
 
-def seed_spread(scores: Iterable[float | None], independent: bool = True) -> SeedSpread | None:
-    """Mean and standard deviation of the scores that are not None; None if there are none. Without
-    an interval unless they are `independent`: models of folds share most of their rows."""
+def seed_spread(
+    scores: Iterable[float | None], metric: str, independent: bool = True
+) -> SeedSpread | None:
+    """Mean and standard deviation of the scores that are not None; None if there are none. The
+    interval ends where the metric's scale does; there is none unless the scores are `independent`:
+    models of folds share most of their rows."""
     values = [score for score in scores if score is not None]
     if not values:
         return None
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     interval = mean_interval(values) if independent else None
+    interval = interval and interval.within(*catalog.find(metric).range)
     return SeedSpread(len(values), statistics.fmean(values), deviation, interval)
 
 

@@ -155,7 +155,7 @@ def _repeating(store: RunStore, study: Study) -> list[Run]:
 def repeats(store: RunStore, study: Study) -> SeedSpread | None:
     """Return the scores of the best trial with other seeds; None before the first has finished."""
     finished = [run for run in _repeating(store, study) if run.state().status == "finished"]
-    return grids.seed_spread(run.metrics.get(study.metric) for run in finished)
+    return grids.seed_spread((run.metrics.get(study.metric) for run in finished), study.metric)
 
 
 def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None) -> int:

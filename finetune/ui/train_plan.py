@@ -201,7 +201,13 @@ def expected(store: RunStore, config: RunConfig, values: Sequence[Any], spec: En
         texts.append(gettext("All its trials together cost at most ${most:.2f}.", most=most))
     texts.append(gettext("First your own settings, then others."))
     if changed:
-        values = ", ".join(f"{labels[name]} {describe(moved[name])}" for name in changed)
+        values = ", ".join(
+            gettext(
+                "{name} {range} in place of {usual}", name=labels[name],
+                range=describe(moved[name]), usual=describe(space[name]),
+            )
+            for name in changed
+        )  # fmt: skip
         texts.append(gettext("Searched around your own settings: {values}.", values=values))
     if apart:
         values = ", ".join(f"{labels[name]} {setting_text(name, apart[name])}" for name in apart)

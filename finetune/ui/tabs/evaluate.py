@@ -65,10 +65,10 @@ class Evaluation(Panel):
             self.body = gr.HTML(elem_id="evaluation-body", js_on_load=script)
         with gr.Column(visible=False, elem_id="part-errors") as errors:
             with gr.Row(equal_height=True):
-                names, every = [(name, name) for name in SELECTIONS], [("any class", "")]
+                names, every = [(name, name) for name in SELECTIONS], [("any label", "")]
                 self.filters: list[Any] = [
                     elements.dropdown(names, "Examples", "errors-which", 140),
-                    elements.dropdown(every, "True class", "errors-label", 140, value=""),
+                    elements.dropdown(every, "True label", "errors-label", 140, value=""),
                     elements.text_box("With the words", "errors-search", 150),
                 ]
             self.page = gr.State(0)
@@ -107,7 +107,7 @@ class Evaluation(Panel):
             updates |= self._examples(store, run_id, *at_page)
             summary = store.get(run_id).state()
             labels = summary.prepared.labels if summary.prepared else []
-            choices = [(gettext("any class"), ""), *((name, name) for name in labels)]
+            choices = [(gettext("any label"), ""), *((name, name) for name in labels)]
             label = at_page[1] if at_page[1] in labels else ""
             updates[self.filters[1]] = gr.update(choices=choices, value=label)
             updates[self.filters[0]] = gr.update(visible=summary.task.has_right)

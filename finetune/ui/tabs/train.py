@@ -335,7 +335,8 @@ class TrainTab(Panel):
             mates = [each for each in store.runs() if each.bundle() == run.bundle()]
             waiting = (each for each in reversed(mates) if each.state().status not in ENDED)
             run = next(waiting, run)
-        updates = self._shown(store, run)
+        # Another run may be shown by now: only what changes is sent.
+        updates = self._queued(store) if run and run.id == live else self._shown(store, run)
         if run and run.state().status in ENDED:
             other = service.active_run(store)
             updates[self.notice] = macro("feedback.html", "other_run")(other) if other else ""
