@@ -157,7 +157,7 @@ def test_a_run_is_opened_by_its_id_and_has_one_name_wherever_it_is_shown(tab, st
     name = "bundled-2"
     given = (blank(), {}, "")
     train, predict, publish = draw_train(store), predict_tab(store), publish_tab(store)
-    assert train.on_turn(NOBODY, second.id)[train.title].striptags() == name
+    assert train.on_arrival(NOBODY, f"?run={second.id}")[train.title].striptags() == name
     compared = tab.on_open(NOBODY, *given, f"compare={first.id},{second.id}")
     assert compared[tab.view]["compared"] == [first.id, second.id]
     assert f"<td>{name}</td>" in str(compared[tab.comparison]["value"])

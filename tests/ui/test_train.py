@@ -254,7 +254,7 @@ def test_a_search_on_jobs_needs_a_number_of_trials_and_says_its_price(tab, store
         assert told in planned
     boxes, others = search(tab, RunConfig(num_train_epochs=10), Choice(), num_train_epochs="1..6")
     planned = str(tab.on_search_time(NOBODY, *boxes, 5, 0, 1, False, *others)[tab.planned])
-    assert "around your own settings: Passes over the data 5..15." in planned
+    assert "Passes over the data 5..15 in place of 1..6." in planned
 
 
 def test_a_run_goes_on_with_what_a_terminal_chose_for_its_job():
