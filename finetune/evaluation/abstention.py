@@ -76,8 +76,8 @@ _REMEDIES = {  # by whether a higher level is possible, and whether more rows wo
         "like these."
     ),
     (True, False): message(
-        "At most {possible:g}% wrong is possible here; for less its surest answers err too often, "
-        "however many rows there are."
+        "At most {possible:g}% wrong is possible here; for {most:g}% its surest answers err too "
+        "often, however many rows there are."
     ),
     (False, True): message("About {more:,} more rows like these would do."),
     (False, False): message(

@@ -22,6 +22,7 @@ from finetune.jobs.evaluate import ComparisonJob
 from finetune.jobs.run_table import RunRow
 from finetune.metrics import shared_rows
 from finetune.metrics.catalog import LOSS, find
+from finetune.runs import grids
 from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -95,7 +96,8 @@ def comparison(store: RunStore, run_ids: Sequence[str]) -> Markup:
         f1=titles[headline.name],
         at_thresholds=any(row.threshold is not None for row in rows),
         expected=expected_scores,
-        below=_below_baseline(rows, summaries),
+        seeds=_of_seeds(rows, summaries, expected_scores),
+        below=_below_baseline(rows, summaries, expected_scores),
         differing=run_table.differing_settings(rows),
         columns=_differing_columns(rows, classes),
         cell=run_view.cell_text,
@@ -131,10 +133,7 @@ def ranking_of(store: RunStore, run: Run, letters: Mapping[str, str]) -> Markup:
     )
 
 
-def _below_baseline(
-    rows: Sequence[RunRow], summaries: Sequence[RunSummary]
-) -> dict[str, Any] | None:
-    """The best baseline, and the letters of the runs below it; None if there are none."""
+def _best_baseline(summaries: Sequence[RunSummary]) -> tuple[str, float] | None:
     headline = summaries[0].task.headline
     levels = {
         name: scores[headline.name]
@@ -142,15 +141,50 @@ def _below_baseline(
         for name, scores in summary.baselines.items()
         if headline.name in scores
     }
-    if not levels:
+    return max(levels.items(), key=lambda item: headline.rank(item[1]), default=None)
+
+
+def _below_baseline(
+    rows: Sequence[RunRow], summaries: Sequence[RunSummary], expected: Sequence[float | None]
+) -> dict[str, Any] | None:
+    """The best baseline, and the letters of the runs that are below it on new rows; None if there
+    are none."""
+    if (best := _best_baseline(summaries)) is None:
         return None
-    baseline, level = max(levels.items(), key=lambda item: headline.rank(item[1]))
+    headline, (baseline, level) = summaries[0].task.headline, best
+    scores = [
+        row.scores.get(headline.name, level) if own is None else own
+        for row, own in zip(rows, expected, strict=True)
+    ]
     below = [
         letter
-        for letter, row in zip(_LETTERS, rows, strict=False)
-        if headline.rank(row.scores.get(headline.name, level)) < headline.rank(level)
+        for letter, score in zip(_LETTERS, scores, strict=False)
+        if headline.rank(score) < headline.rank(level)
     ]
     return {"baseline": baseline, "level": level, "letters": below} if below else None
+
+
+def _of_seeds(
+    rows: Sequence[RunRow], summaries: Sequence[RunSummary], expected: Sequence[float | None]
+) -> dict[str, Any] | None:
+    """What runs that differ only in their seed show together on new rows; None of others."""
+    bundle, headline = run_table.BundleRow("", rows), summaries[0].task.headline
+    scores = [
+        row.value("score") if own is None else own
+        for row, own in zip(rows, expected, strict=True)
+        if row.status == "finished"
+    ]
+    spread = grids.seed_spread(scores, headline.name)
+    if bundle.kind != "seeds" or spread is None:
+        return None
+    baseline, level = _best_baseline(summaries) or ("", 0.0)
+    told = ""
+    if baseline and spread.interval:
+        ends = sorted(map(headline.rank, (spread.interval.low, spread.interval.high)))
+        beaten = headline.rank(level)
+        told = "better" if ends[0] > beaten else "worse" if ends[1] < beaten else "alike"
+    name = rows[0].name.rpartition(grids.SEED)[0]
+    return {"name": name, "spread": spread, "told": told, "baseline": baseline, "level": level}
 
 
 def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
