@@ -64,10 +64,14 @@ def _trial_row(store: RunStore, study: Study, trial: FrozenTrial) -> TrialRow:
     if score is None and curve:
         score = (min if study.minimize else max)(curve.values())
     state = {"COMPLETE": "finished", "FAIL": "failed"}.get(trial.state.name)
+    state = state or trial.state.name.lower()
+    queued = state == "running" and run is not None and run.state().status == "waiting"
+    if queued or study.is_without_run(trial):
+        state = "waiting"
     return TrialRow(
         number=trial.number,
         run_id=run.id if run is not None else "",
-        state="waiting" if study.is_without_run(trial) else state or trial.state.name.lower(),
+        state=state,
         values=study.values(trial),
         score=score,
         curve=curve,
