@@ -188,7 +188,8 @@ def _by_errors(errors: Floats, members: Truths, part: float) -> tuple[Interval, 
     own, others = errors[members], errors[~members]
     interval = intervals.mean_interval(own.tolist(), part)
     p = mannwhitneyu(own, others, alternative="greater").pvalue if len(others) else 1.0
-    return interval or Interval(float(own.mean()), 0.0, math.inf), float(p)
+    interval = interval or Interval(float(own.mean()), 0.0, math.inf)
+    return interval.within(0.0, math.inf), float(p)
 
 
 def _groups(
