@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-from finetune.config import NO_COLUMN, hyperparameters
+from finetune.config import NO_COLUMN, hyperparameters, is_upload
 from finetune.engines.spending import rounded_up
 from finetune.environment import project
 from finetune.findings import shorten
@@ -172,4 +172,5 @@ def phase_text(phase: str, detail: str = "") -> str:
     text = gettext(_PHASES.get(phase) or phase)
     if phase == Phase.TOKENIZE and detail:
         return text + " " + gettext("{n:,} rows", n=int(detail))
-    return f"{text} {detail}" if phase == Phase.DOWNLOAD else text
+    is_named = phase == Phase.DOWNLOAD and not is_upload(detail)  # an upload's name says nothing
+    return f"{text} {detail}" if is_named else text
