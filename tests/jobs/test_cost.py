@@ -142,6 +142,9 @@ def test_the_check_of_the_bundled_pairs_is_known_beforehand(store, tmp_path, mon
     for name, scores in anew.baselines.items():
         assert known.baselines[name] == pytest.approx(scores, abs=0.02)
     assert check.report_known_beforehand(RunConfig(max_train_samples=9)) is None
+    in_folds = check.check_config(RunConfig(folds=3), tmp_path)
+    words = in_folds.baselines["counting words (TF-IDF)"]  # of every fold, not of one
+    assert words["examples"] == max(split.rows for split in in_folds.splits)
 
 
 def test_the_time_is_from_the_run_most_like_it(store):

@@ -136,7 +136,6 @@ def test_the_bound_holds_where_rows_share_sentences():
     assert broken[1] / draws <= delta + 0.01
 
 
-Right = NDArray[np.bool_]
 SETS = 300
 
 

@@ -1,7 +1,6 @@
 """Files of pairs: those that a test uploads, and those that are predicted."""
 
 import csv
-from typing import Any
 
 from finetune.config import RunConfig
 from finetune.data import splits
@@ -10,8 +9,6 @@ from finetune.inference import files as predicting
 from finetune.inference.file_request import PredictionRequest
 from finetune.runs.summary import ColumnNames
 from finetune.uploads import Uploads
-
-Row = tuple[Any, ...]
 
 
 def pairs(

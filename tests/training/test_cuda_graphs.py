@@ -1,7 +1,5 @@
 """Recorded steps: the same training as step by step, or a reason in the log."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from accelerate import Accelerator
@@ -16,8 +14,6 @@ from tests.support import tape, uploads
 from tests.support.tape import TapeRecorder
 from tests.support.toys import graded_rows, labelled_rows
 from tests.support.training import evaluations, fit, losses
-
-Record = Callable[..., TapeRecorder]
 
 
 @pytest.fixture

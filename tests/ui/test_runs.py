@@ -16,7 +16,7 @@ from finetune.errors import NoSuchRun
 from finetune.evaluation import corrections
 from finetune.inference import decision_rule
 from finetune.jobs import run_table
-from finetune.runs import events
+from finetune.runs import events, grids
 from finetune.runs.store import RunStore, named_run
 from finetune.search.space import Budget
 from finetune.search.study import create_study, studies
@@ -397,6 +397,11 @@ def test_two_runs_are_judged_by_their_validation_pairs(store, scored):
     ranked = str(compare_view.comparison(store, [poor.id, good.id]))
     assert "2 may be the best, and none of these is cheaper than another (0.1 MB)" in ranked
     assert "<small>cheapest" not in ranked
+    for seed, run in enumerate((poor, good)):
+        run.describe(group="seeds", name=f"pairs-9{grids.SEED}{seed}")
+    seeds = str(compare_view.comparison(store, [poor.id, good.id]))
+    assert "<b>pairs-9</b> · 2 seeds, on new rows F1 " in seeds
+    assert grids.seed_spread([0.4, 0.9], "f1").interval.high == 1  # where the scale ends
     judged = api.check_release(store, poor.id, good.id)
     assert (judged["verdict"], judged["gained"]) == ("failed", 0)
     with pytest.raises(gr.Error, match="max_lost is -1"):
