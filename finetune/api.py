@@ -317,14 +317,10 @@ def predict(
 
 
 def label(
-    file: Path | str,
-    labels: Sequence[str] = (),
-    other: Path | str | None = None,
-    column: str = "",
-    several: bool = False,
-    config: RunConfig | None = None,
+    file: Path | str, labels: Sequence[str] = (), other: Path | str | None = None,
+    column: str = "", several: bool = False, config: RunConfig | None = None,
     store: RunStore | None = None,
-) -> Labelling:
+) -> Labelling:  # fmt: skip
     """Begin to label the texts of a file, or pairs of its texts that may mean the same.
 
     Args:
@@ -339,7 +335,7 @@ def label(
     Returns:
         a labelling. `next(who)` is a question, with `item` and `texts`; `answer(item, labels, who)`
             and `undo(who)` are written to disk at once; `estimate()` says how good a model would
-            be; `export(".csv")` returns all answers, and `training_config()` trains on them.
+            be; `export(".jsonl")` returns all answers, as a file to train on has them.
 
     Raises:
         DataError, ConfigError: if the file cannot be read, or there is one label only.
@@ -359,11 +355,9 @@ def label(
 
 
 def groups(
-    labelling: Labelling | str,
-    run: Run | Path | str,
-    out: Path | str,
+    labelling: Labelling | str, run: Run | Path | str, out: Path | str,
     store: RunStore | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Group the texts of a labelled file that mean the same, by a run's model.
 
     A person's answers are kept as they are.
@@ -418,12 +412,9 @@ def still_holds(
 
 
 def push_to_hub(
-    run: Run | Path | str,
-    repository: str,
-    private: bool = False,
-    token: str | None = None,
+    run: Run | Path | str, repository: str, private: bool = False, token: str | None = None,
     update: bool = False,
-) -> publish.Pushed:
+) -> publish.Pushed:  # fmt: skip
     """Push a run's best model with its model card to the Hugging Face Hub, as one commit.
 
     Args:

@@ -67,6 +67,7 @@ class NoSuchRun(StoreError):
         problem, remedy = _("There is no such run."), _("Choose one from the list of runs.")
         if name:
             problem = _("There is no run named {name}.", name=name[:80])
+            remedy = _("Choose one that `python -m finetune runs` lists.")
         if nearest:
             remedy = _("Did you mean {names}?", names=", ".join(nearest))
         super().__init__(problem, remedy)

@@ -118,6 +118,7 @@ def _draw(store: RunStore, run: Run, drawing: _Drawing, view: ChartView) -> None
             lambda: run_view.announcement(summary, place),
         ),
         **_charts(run, summary, view, rule_file),
+        "remark": (len(summary.baselines), lambda: run_view.remark(summary)),
         "details-title": ("", lambda: gettext("Details")),
         "lesson-tab": ("", lambda: gettext("What is happening")),
         "batch-tab": ("", lambda: gettext("First batch")),

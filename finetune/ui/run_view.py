@@ -72,15 +72,20 @@ def action(run: Run, summary: RunSummary) -> Markup:
 
 
 def cards(run: Run, summary: RunSummary) -> Markup:
-    """The latest loss, the scores of the best model, and whether training was worth while."""
-    remark = baselines.why_no_training(summary.baselines, summary.task, summary.classes)
+    """The latest loss and the scores of the best model."""
     kept = config = None
     with contextlib.suppress(StoreError, OSError):
         config = run.config()
         if decision_rule.read_rule(run.best).threshold is not None:
             analysis = report.evaluate_run(run, summary).analysis
             kept = None if analysis.threshold is None else analysis
-    return render("run_cards.html", summary=summary, remark=remark, kept=kept, config=config)
+    return render("run_cards.html", summary=summary, kept=kept, config=config)
+
+
+def remark(summary: RunSummary) -> Markup:
+    """Say that a simple method is as good as training can be; empty if none is."""
+    text = baselines.why_no_training(summary.baselines, summary.task, summary.classes)
+    return macro("feedback.html", "warning")(gettext(text)) if text else Markup()
 
 
 def verdict(store: RunStore, run: Run, summary: RunSummary) -> Markup:

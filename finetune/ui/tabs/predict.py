@@ -69,10 +69,8 @@ class PredictTab(Panel):
         self._wire()
 
     def _draw_options(self) -> None:
-        with (
-            gr.Column(min_width=320),
-            gr.Accordion("How the answer is made", open=False, elem_id="ways"),
-        ):
+        self.ways = gr.Accordion("How the answer is made", open=False, elem_id="ways")
+        with gr.Column(min_width=320), self.ways:
             text = "The mean of both orders' probabilities; the order then changes nothing."
             both = gr.Checkbox(label="Average both orders", info=text)
             text = (
@@ -132,6 +130,7 @@ class PredictTab(Panel):
             self.first: gr.update(label=columns.sentence1),
             self.second: gr.update(label=columns.sentence2, visible=bool(columns.sentence2)),
             self.ask: gr.update(value=text),
+            self.ways: gr.update(visible=chosen or bool(columns.sentence2)),
             self.options[0]: gr.update(visible=bool(columns.sentence2)),
             **{control: gr.update(visible=chosen) for control in self.options[1:]},
             **self._sampled(store, run),
@@ -204,9 +203,9 @@ class PredictTab(Panel):
             flips, tried = predictor.flips(
                 sentence1, sentence2, options, lambda share: progress((1 + share) / 2, editing)
             )
-        columns = choosers.columns(store, run_id)
-        why = macro("answer.html", "why")
-        return {self.reasons: why(explanation, flips, tried, label, columns)}
+        summary, why = store.get(run_id).state(), macro("answer.html", "why")
+        has_right = summary.task.has_right
+        return {self.reasons: why(explanation, flips, tried, label, summary.columns, has_right)}
 
     @handler("offered.click", errors_in="answer")
     def on_sample(
