@@ -193,10 +193,15 @@ class RunStore:
         return [run for run in map(self._visible_run, names) if run is not None]
 
     def is_model(self, run: Run) -> bool:
-        """True unless another run's model stands for the run's bundle."""
-        mates = [each for each in self.runs() if run.bundle() and each.bundle() == run.bundle()]
-        model = Bundle(run.bundle(), mates).model() if mates else run
+        """True if a run's model is the one that stands for its bundle."""
+        model = Bundle(run.bundle(), self.bundle_of(run)).model()
         return model is not None and model.id == run.id
+
+    def bundle_of(self, run: Run) -> list[Run]:
+        """Return all runs of a run's bundle, the newest first; of a single run that one."""
+        key = run.bundle(), run.owner
+        mates = [each for each in self.runs() if (each.bundle(), each.owner) == key]
+        return mates if key[0] and mates else [run]
 
     def _visible_run(self, name: str) -> Run | None:
         run = Run(self.root / name)

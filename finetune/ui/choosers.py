@@ -204,14 +204,17 @@ def choices(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return the updates of a dropdown of the models, one for each bundle, and of `no_model`, and
     the run that is selected: the one `asked` for by an address, else `current`, else the newest. An
-    unchanged selection is not sent, since the person may choose another meanwhile. With `ended`, a
-    run that still trains is offered but not selected by default; without, a bundle's other run that
-    is wanted is, too. Raises NoSuchRun if `asked` is no run."""
+    unchanged selection is not sent, since the person may choose another meanwhile. With `ended`,
+    one that is still worked on is offered but not selected by default; without, a bundle's other
+    run that is wanted is, too. Raises NoSuchRun if `asked` is no run."""
     wanted = store.get(asked).id if asked else current
+    at_work = {
+        each.bundle() or each.id for each in store.runs() if each.state().status not in ENDED
+    }
     options, settled = [], []
     for name, run in models(store, "" if ended else wanted):
         summary = run.state()
-        if summary.status in ENDED:
+        if (run.bundle() or run.id) not in at_work:
             settled.append(run.id)
         metric, score = summary.task.headline.name, gettext("not scored")
         kept = report.kept_metrics(run, summary).get(metric)

@@ -331,10 +331,9 @@ class TrainTab(Panel):
         active one. Once it has ended, show the next one of its bundle, or link to the visitor's
         active run."""
         run = _find_run(store, live) if live else service.active_run(store)
-        if run and run.bundle() and run.state().status in ENDED:
-            mates = [each for each in store.runs() if each.bundle() == run.bundle()]
-            waiting = (each for each in reversed(mates) if each.state().status not in ENDED)
-            run = next(waiting, run)
+        if run and run.state().status in ENDED:
+            mates = reversed(store.bundle_of(run))
+            run = next((each for each in mates if each.state().status not in ENDED), run)
         # Another run may be shown by now: only what changes is sent.
         updates = self._queued(store) if run and run.id == live else self._shown(store, run)
         if run and run.state().status in ENDED:
