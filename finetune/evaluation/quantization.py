@@ -39,8 +39,8 @@ def quantize_model(
     """Make int8 models from `source`, the ONNX file of a run's kept model. Keep the fastest of
     those that are as good, if it is faster than what the app uses otherwise.
 
-    An earlier decision for the same weights on the same processor stays, and int8 is made the same
-    way again: a machine that is busy with other work would measure something else.
+    An earlier decision for the same weights and thresholds on the same processor stays, and int8 is
+    made the same way again: a machine that is busy with other work would measure something else.
 
     Args:
         again: measure anew, whatever was decided.
@@ -58,7 +58,8 @@ def quantize_model(
     calibration = plain.inputs(zip(*texts, strict=True))
     report = None if again else quantized.read_report(run.best)
     before = (step, devices.processor_name())
-    if report and (report.kind not in get_args(Kind) or (report.step, report.processor) != before):
+    known = report and report.scores and report.kind in get_args(Kind)
+    if report and (not known or (report.step, report.processor) != before):
         report = None
     kinds: list[Kind] = [kind for kind in get_args(Kind) if report is None or kind == report.kind]
     kept = run.best / quantized.MODEL
@@ -117,6 +118,7 @@ def _measure(
             processor=devices.processor_name(),
             classes=target.size,
             faster=is_faster(rounds) is True,
+            thresholds=quantized.saved_thresholds(run.best),
         ))  # fmt: skip
         small.free()
     good = [report for report in reports if report.as_good]

@@ -85,7 +85,7 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
         raise StoreError("This run has no saved model.", "One is saved at the first evaluation.")
     before = read_rule(folder)
     rule = replace(before, **values)
-    if "sure" not in values and _deciding(rule) != _deciding(before):
+    if "sure" not in values and deciding(rule) != deciding(before):
         rule = replace(rule, sure=None)
     notes = read_notes(folder) | asdict(rule) | {"thresholds": dict(rule.thresholds)}
     if rule.sure:
@@ -97,7 +97,7 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     return rule
 
 
-def _deciding(rule: DecisionRule) -> tuple[Any, ...]:
+def deciding(rule: DecisionRule) -> tuple[Any, ...]:
     """Return the parts of a rule that change an answer."""
     return rule.threshold, rule.threshold and rule.positive, rule.thresholds
 

@@ -9,7 +9,7 @@ Source: https://onnxruntime.ai/docs/performance/model-optimizations/quantization
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from pydantic import PositiveFloat
 
 from finetune import disk
 from finetune.environment import devices
+from finetune.inference import decision_rule
 from finetune.runs.run import saved_step
 
 Inputs = Mapping[str, NDArray[np.int64]]  # name -> values of shape (batch, length)
@@ -46,6 +47,7 @@ class QuantizationReport:
     bound: float = 0.005  # largest difference of a score
     classes: int = 2  # number of classes, to name the scores
     faster: bool = False  # True if int8 is significantly faster, over many rounds
+    thresholds: str | None = None  # at which both answered; None if an earlier version measured it
 
     @property
     def as_good(self) -> bool:
@@ -56,7 +58,9 @@ class QuantizationReport:
     def difference(self) -> float:
         """The greatest change of a score."""
         changes = (after - before for before, after in self.scores.values())
-        return round(max(map(abs, changes)), 9)  # 0.870 - 0.865 is a little more than 0.005
+        return round(
+            max(map(abs, changes), default=0.0), 9
+        )  # 0.870 - 0.865 is a little more than 0.005
 
     @property
     def speedup(self) -> float:
@@ -67,9 +71,17 @@ class QuantizationReport:
 
 def read_report(folder: Path) -> QuantizationReport | None:
     """Read the measurements of the model in a folder; None if there are none, or only of an earlier
-    model."""
+    model. Scores at other thresholds than the saved ones are left out."""
     report = disk.read_as(QuantizationReport, folder / _REPORT)
-    return report if report is not None and report.step == saved_step(folder) else None
+    if report is None or report.step != saved_step(folder):
+        return None
+    same = report.thresholds in (None, saved_thresholds(folder))
+    return report if same else replace(report, scores={}, p=None)
+
+
+def saved_thresholds(folder: Path) -> str:
+    """Return the thresholds at which the model in a folder answers, as JSON."""
+    return json.dumps(decision_rule.deciding(decision_rule.read_rule(folder)))
 
 
 def write_report(folder: Path, report: QuantizationReport) -> None:

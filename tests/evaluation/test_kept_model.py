@@ -240,7 +240,15 @@ def test_it_is_used_published_and_named_where_it_pays(toy_run, source, monkeypat
         with pytest.raises(ModelError, match="int8 file of this model cannot be loaded"):
             Predictor.from_run(toy_run)
     card = model_card.card_text(toy_run, toy_run.state(), "me/model")
-    assert ("onnx/model_quantized.onnx" in card) == kept
+    assert ("onnx/model_quantized.onnx" in card) == ("validation pairs accuracy" in card) == kept
+    decision_rule.write_rule(toy_run.best, threshold=0.3, positive="equivalent")
+    card = model_card.card_text(toy_run, toy_run.state(), "me/model")  # scores of another threshold
+    assert ("onnx/model_quantized.onnx" in card, "validation pairs accuracy" in card) == (
+        kept,
+        False,
+    )
+    again = quantization.quantize_model(toy_run, source[1], toy_run.best_step())
+    assert again.thresholds == '[0.3, "equivalent", []]' != report.thresholds
     shutil.rmtree(toy_run.best)
     toys.copy_model(source[0], toy_run.best)  # a better one was saved: int8 was of the former
     assert not quantized.is_enabled(toy_run.best)
