@@ -27,6 +27,9 @@ function move(to) {
 }
 element.addEventListener('input', (event) => {
   if (event.target.id === 'threshold-slider') move(Number(event.target.value));
+  if (!event.target.matches('[data-sure]')) return;
+  const old = '#sure-offered, #sure-refused, #sure-refused + button';  // of another level
+  element.querySelectorAll(old).forEach((part) => { part.hidden = true; });
 });
 element.addEventListener('click', (event) => {
   const button = event.target.closest('[data-do]');

@@ -83,7 +83,7 @@ class RunConfig(BaseModel):
         0.0, 0.0, 1.0, usual_range=(1e-6, 0.001), label="Step size",
         search=Range(1e-5, 3e-4, log=True), words=_AUTOMATIC,
     )  # fmt: skip
-    """Peak step size of AdamW. Lower it if the loss jumps. Automatic: by model and rows a step."""
+    """The largest step. Lower it if the loss jumps. Automatic: by model and rows a step."""
     per_device_train_batch_size: int = _training(
         0, 0, 4096, label="Rows a step", search=(8, 16, 32), words=_AUTOMATIC
     )

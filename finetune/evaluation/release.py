@@ -170,10 +170,11 @@ def _on_file(
         if trained := rows.numbers[index.among("train", hashes)].tolist():
             reason = _(
                 "{run} was trained on {n:,} of these rows: {rows}. Take them out of the file.",
-                run=name, n=len(trained), rows=some(trained, 10),
+                run=name, n=len(trained), rows=some(trained, 100),
             )  # fmt: skip
             reasons.append(reason)
-        if chosen := int(index.among("validation", hashes).sum()):
+        chosen = 0 if run.config().folds else int(index.among("validation", hashes).sum())
+        if chosen:
             text = _("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name)
             remarks.append(text)
     ours, theirs = (answer_rows(model, prepared.target, sentences, new) for model in (new, old))

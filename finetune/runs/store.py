@@ -242,6 +242,12 @@ class Bundle:
     name: str
     runs: list[Run] = field(default_factory=list)  # the newest first
 
+    @property
+    def is_picked(self) -> bool:
+        """True if its model is the best of several seeds, or of a grid."""
+        several = len(self.runs) > 1 and not self.runs[0].about().study
+        return several and not any(map(_is_fold, self.runs))
+
     def model(self) -> Run | None:
         """Return the run whose model stands for all: of a cross-validation the one on all rows, of
         a search the best trial, of other bundles the best run. None if there is none yet."""

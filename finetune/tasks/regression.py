@@ -168,7 +168,10 @@ class Regression(ReadsScores):
     def cells(self, answers: Answers, target: Target, rule: DecisionRule) -> list[list[Any]]:
         values = answers.values.astype(np.float64)
         margin = rule.margin
-        columns = [values] if margin is None else [values, values - margin, values + margin]
+        columns = [values]
+        if margin is not None:  # an interval ends where the scale ends, or at an answer beyond
+            lows = np.minimum(values, np.maximum(values - margin, target.low))
+            columns += [lows, np.maximum(values, np.minimum(values + margin, target.high))]
         return [[float(scores.spell(value)) for value in row] for row in np.transpose(columns)]
 
     def counted(self, values: Targets, target: Target) -> Mapping[str, int]:

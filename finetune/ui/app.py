@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -123,9 +124,11 @@ class _Tabs:
 
         # A file dropped on Train is kept as one dropped on Data, which shows what it holds.
         dropped = [train.drop, *(gr.State(None) for _ in data.files[1:])]
-        shown = "() => { document.querySelector('#tabs [data-tab-id=data]').click(); return null; }"
+        boxes = [train.drop, *data.files]  # those of Data may hold an earlier file
+        shown = "document.querySelector('#tabs [data-tab-id=data]').click()"
+        shown = f"() => {{ {shown}; return {json.dumps([None] * len(boxes))}; }}"
         train.drop.upload(data.on_upload, dropped, data.outputs(), **feedback.LATEST).then(
-            None, None, train.drop, js=shown, **quick
+            None, None, boxes, js=shown, **quick
         )
 
         # The form from a file or a run, and its costs once the pairs are counted. A `gr.State`

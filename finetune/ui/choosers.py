@@ -234,7 +234,8 @@ def models(store: RunStore, besides: str | None = None) -> Iterator[tuple[str, R
     with the id `besides`, if its bundle has another model."""
     for bundle in bundles(store.runs()):
         if (model := bundle.model()) is not None:
-            yield bundle.name, model
+            own = gettext("{name}, its best run", name=bundle.name)
+            yield own if bundle.is_picked else bundle.name, model
         for run in bundle.runs:
             if run.id == besides and run.has_model() and run is not model:
                 yield run.title(), run

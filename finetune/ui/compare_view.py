@@ -178,13 +178,8 @@ def _of_seeds(
     if bundle.kind != "seeds" or spread is None:
         return None
     baseline, level = _best_baseline(summaries) or ("", 0.0)
-    told = ""
-    if baseline and spread.interval:
-        ends = sorted(map(headline.rank, (spread.interval.low, spread.interval.high)))
-        beaten = headline.rank(level)
-        told = "better" if ends[0] > beaten else "worse" if ends[1] < beaten else "alike"
     name = rows[0].name.rpartition(grids.SEED)[0]
-    return {"name": name, "spread": spread, "told": told, "baseline": baseline, "level": level}
+    return {"name": name, "spread": spread, "baseline": baseline, "level": level}
 
 
 def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
@@ -256,10 +251,12 @@ class ReleaseCheck(Panel):
 
     def shown(self, store: RunStore, run_ids: Sequence[str]) -> Updates:
         """Return the updates for the runs that are compared; the newest is the new one."""
-        newest = sorted(filter(lambda id: store.get(id).has_model(), run_ids), reverse=True)
+        runs = [store.get(run_id) for run_id in run_ids]
+        models = {run.id: run.title() for run in runs if run.has_model() and store.is_model(run)}
+        newest = sorted(models, reverse=True)
         if len(newest) < 2:
             return {self.box: gr.update(visible=False)}
-        choices = [(store.get(run_id).title(), run_id) for run_id in newest]
+        choices = [(models[run_id], run_id) for run_id in newest]
         return {
             self.box: gr.update(visible=True),
             self.new: gr.update(choices=choices, value=newest[0]),

@@ -107,8 +107,8 @@ def _sure_values(found: Abstention | None, decision: DecisionRule) -> dict[str, 
         gettext("share that is answered"), reach=(0.0,),
         cursor=found.rule.coverage if found.rule else None,
         look=gettext(
-            "To the left only the surest answers are given. Where the dashed bound of the share "
-            "that is wrong lies below the level allowed, so many can be."
+            "To the left only the surest answers are given. From a fifth of the rows on, as many "
+            "can be given as the upper line stays below the level allowed without a break."
         ),
     )  # fmt: skip
     choices = [
@@ -284,7 +284,7 @@ def _calibration_chart(analysis: Analysis) -> Markup:
     lines = []
     bins = [(gettext("as trained"), "run1", analysis.details.reliability)]
     if analysis.details.calibration.after is not None:
-        bins.append((gettext("calibrated"), "run0", analysis.details.calibration.after))
+        bins.append((gettext("after calibration"), "run0", analysis.details.calibration.after))
     for name, style, reliability in bins:
         # Draw bins of at least five examples, or the fullest if none has five.
         enough = reliability.counts >= min(5, reliability.counts.max(initial=1))

@@ -136,7 +136,7 @@ def quarters(summary: RunSummary) -> int:
 def _headline(summary: RunSummary, queue_place: tuple[int, int]) -> str:
     place, waiting = queue_place
     if summary.status == "waiting" and place:
-        return gettext("Waiting, no. {place} of {n} in the queue", place=place, n=waiting)
+        return gettext("Waiting, no. {place} of {n}", place=place, n=waiting)
     ended = summary.status in ENDED
     text = gettext(STATUSES[summary.status]) if ended else phase_text(summary.phase, summary.detail)
     return text[:1].upper() + text[1:]

@@ -55,7 +55,7 @@ def test_the_page_shows_what_is_known_as_it_comes(watched):
     watched.check.append(events.PhaseStarted(phase=Phase.MEASURE_LENGTHS))
     second = watched.tick()
     assert {tab.overview, tab.findings, tab.rows, tab.split, *tab.columns} <= set(second)
-    assert ("guessed: q", "") in second[tab.columns[1]]["choices"]
+    assert ("q (guessed)", "") in second[tab.columns[1]]["choices"]
     assert "measuring the lengths" in second[tab.progress]
     assert second[tab.poller][0] == "+"  # the wait goes on, and Train hears that pairs are counted
     assert set(watched.tick()) == {tab.progress}  # what is on the page is left alone

@@ -85,8 +85,8 @@ def test_costs_follow_the_checkpoint_and_count_seeds_and_a_grid(tab, toy_checkpo
     assert tab.unmeasured not in tab.on_costs(NOBODY, *ONE_RUN, *values)
     assert tab.on_measure(NOBODY, *ONE_RUN, *values) == gr.skip()
     for several, planned in (
-        (("seeds", "3", "1e-5, 2e-5", "", ""), "Train queues 3 runs."),
-        (("grid", "2", "1e-5, 2e-5", "", ""), "Train queues 4 runs."),
+        (("seeds", "3", "1e-5, 2e-5", "", ""), "A click queues 3 runs."),
+        (("grid", "2", "1e-5, 2e-5", "", ""), "A click queues 4 runs."),
     ):  # fmt: skip
         assert planned in tab.on_costs(NOBODY, *several, *values)[tab.planned]
     assert tab.on_costs(NOBODY, *ONE_RUN, *values)[tab.planned] == ""

@@ -250,7 +250,7 @@ class DataTab(Panel):
         updates |= {
             self.drawn: replace(drawn, has_rows=True, choices=choices),
             self.split: gr.update(choices=list(report.read), value=split or None),
-            self.rows: _rows(store, report, split, "first"),
+            self.rows: _rows(store, drawn.check_id, split, "first"),
         }
         # A chooser with the same choices as before is not updated: somebody may be typing into it.
         for chooser, now, before in zip_longest(self.columns, choices, drawn.choices):
@@ -261,12 +261,14 @@ class DataTab(Panel):
     @handler()
     def on_rows(self, store: RunStore, check_id: str, split: str, order: str) -> Updates:
         """Show the `first` rows of a split, or some at `random`."""
-        report = check.get_check(store, check_id).state().latest
-        return {self.rows: _rows(store, report, split, order) if report else ""}
+        return {self.rows: _rows(store, check_id, split, order)}
 
 
-def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
-    if not report.corpus:
+def _rows(store: RunStore, check_id: str, split: str, order: str) -> str:
+    """Draw rows of a split with the labels that they are trained with."""
+    job = check.get_check(store, check_id)
+    report, changes = job.state().latest, job.config().changed_labels
+    if not report or not report.corpus:
         return ""
     from finetune.data import dataset_cache
 
@@ -276,6 +278,8 @@ def _rows(store: RunStore, report: CheckReport, split: str, order: str) -> str:
         rows = dataset_cache.preview_rows(folder, split, seed)
     except FinetuneError as error:
         return feedback.show_errors(error)
+    nothing = gettext("none") if report.template == "labels" else ""
+    rows = [replace(row, label=changes.get(row.label) or row.label or nothing) for row in rows]
     caption = gettext("Rows of {split}", split=split)
     return macro(_TEMPLATE, "rows")(rows, report.columns, caption)
 
@@ -285,9 +289,10 @@ def column_choices(report: CheckReport) -> tuple[Choices, ...]:
     choices: list[Choices] = []
     for role in ("sentence1", "sentence2", "label", "status"):
         none = [(NO_COLUMN, NO_COLUMN)] if role in ("sentence2", "status") else []
-        read = report.columns.get(role) or gettext("none found")
+        read = report.columns.get(role)
+        guessed = gettext("{name} (guessed)", name=read) if read else gettext("none found")
         usable = ((name, name) for name in report.usable(role))
-        choices.append([(gettext("guessed: {name}", name=read), ""), *none, *usable])
+        choices.append([(guessed, ""), *none, *usable])
     *choices, status = choices
     default = gettext("default: {name}", name=report.positive_label or gettext("the second"))
     if len(report.labels) > 2:

@@ -193,7 +193,8 @@ class PublishTab(Panel):
             run = store.get(run_id)
             pushed = PushJob.of(run).state()
             exported = ExportJob.of(run).state()
-            downloads = macro(_TEMPLATE, "downloads")(run.id, exported)
+            on_all = run.config().trains_on_all
+            downloads = macro(_TEMPLATE, "downloads")(run.id, exported, on_all)
         except FinetuneError:
             has_run = False
         onnx = gettext("Measure int8 again") if exported.file else gettext("Make ONNX and int8")

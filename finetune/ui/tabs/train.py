@@ -106,7 +106,7 @@ class TrainTab(Panel):
             self.preset = gr.Dropdown(
                 list(run_config.PRESETS), value=run_config.DEFAULT_PRESET, elem_id="preset",
                 label="Preset",
-                info="Sets the hyperparameters; the data and the checkpoint stay.",
+                info="Changes the settings below; the data and the model stay.",
             )  # fmt: skip
             self.form = form.draw_advanced(drawn | common)
             self.load = gr.UploadButton(
@@ -225,7 +225,7 @@ class TrainTab(Panel):
         if count > 1:
             seconds = [estimate.time.seconds for estimate in estimates if estimate.time]
             total = sum(seconds) if len(seconds) == count else None
-            text = feedback.note(gettext("Train queues {n} runs.", n=count))
+            text = feedback.note(gettext("A click queues {n} runs.", n=count))
             if config.trains_on_all:
                 text = macro("feedback.html", "planned_folds")(count, config.folds)
         shown = {} if others[0] == train_plan.SEARCH else {self.planned: text}
