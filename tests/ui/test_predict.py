@@ -127,7 +127,7 @@ def test_rows_are_sorted_filtered_and_corrected_into_training_pairs(store, tab, 
     opened = tab.on_open(NOBODY, "")
     assert listed(opened) == ["the first row", "a nut", "ten nuts", "the last row"]
     names = [name for name, _ in opened[rows.which]["choices"]]
-    assert names == ["all rows", "unsure (31)", "no (102)", "yes (306)", "corrected"]
+    assert names == ["all rows", "nearly undecided (31)", "no (102)", "yes (306)", "corrected"]
     for which, words, expected in (
         (predict_file.UNSURE_ONLY, "", ["ten nuts", "a nut"]),
         ("answer:no", "", ["the first row", "ten nuts"]),

@@ -96,7 +96,10 @@ class PredictedRows(Panel):
         report, answers = state.report, state.report.get("answers", {})
         choices = [(gettext("all rows"), ALL)]
         if report.get("unsure"):
-            choices.append((gettext("unsure ({n:,})", n=report["unsure"]), UNSURE_ONLY))
+            name = gettext("nearly undecided ({n:,})", n=report["unsure"])
+            if report.get("sure"):
+                name = gettext("unsure ({n:,})", n=report["unsure"])
+            choices.append((name, UNSURE_ONLY))
         choices += [(f"{name} ({count:,})", _ANSWER + name) for name, count in answers.items()]
         for other in report.get("others", []):
             text = gettext("differs from {column}", column=other["column"])
