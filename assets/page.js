@@ -48,8 +48,10 @@
   new MutationObserver(soon).observe(document.documentElement, {childList: true, subtree: true});
   soon();
   // A chooser's long list scrolls, so Tab would go to it, which closes it, and the focus is lost.
+  // Gradio would open the list again after Tab has left its chooser.
   document.addEventListener('keydown', (event) => {
     if (event.key !== 'Tab') return;
+    if (event.target.matches('[role=combobox]')) event.stopPropagation();
     for (const list of document.querySelectorAll('ul[role=listbox]')) list.tabIndex = -1;
   }, true);
   // Arrows go from tab to tab (https://www.w3.org/WAI/ARIA/apg/patterns/tabs/).

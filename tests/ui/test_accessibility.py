@@ -54,8 +54,8 @@ def missed_by_tab(page):
         page.keyboard.press("Tab")
         if page.evaluate("walk.ended()"):
             assert steps > 5
-            missed = page.evaluate("walk.missed()")
-            return missed
+            assert page.locator("[role=listbox]").count() == 0  # Tab leaves no list open
+            return page.evaluate("walk.missed()")
     raise AssertionError("Tab comes to no end")
 
 
