@@ -40,18 +40,9 @@ from tests.benchmarks import machine
 
 SIZES = (25, 50, 100, 200)
 NAMES = [SAME, DIFFERENT]
-MAKERS = [
-    "Noro", "Vela", "Kanto", "Brimo", "Ostra", "Fenn", "Luma", "Torv",
-    "Palo", "Zinn", "Arko", "Delta",
-]  # fmt: skip
-THINGS = [
-    "chair", "table", "lamp", "bottle", "knife", "bag", "clock", "shelf",
-    "desk", "mirror", "kettle", "towel", "brush", "rug",
-]  # fmt: skip
-QUALITIES = [
-    "red", "blue", "green", "small", "large", "wooden", "steel", "plastic",
-    "garden", "kitchen", "office", "travel",
-]  # fmt: skip
+MAKERS = "Noro Vela Kanto Brimo Ostra Fenn Luma Torv Palo Zinn Arko Delta"
+THINGS = "chair table lamp bottle knife bag clock shelf desk mirror kettle towel brush rug"
+QUALITIES = "red blue green small large wooden steel plastic garden kitchen office travel"
 
 
 class Asked(NamedTuple):
@@ -87,8 +78,12 @@ def made_up_records():
         return text[:place] + text[place + 1 :]
 
     while len(found) < 2000:
-        maker, thing, size = drawn.choice(MAKERS), drawn.choice(THINGS), drawn.randrange(10, 99)
-        first, second = drawn.sample(QUALITIES, 2)
+        maker, thing, size = (
+            drawn.choice(MAKERS.split()),
+            drawn.choice(THINGS.split()),
+            drawn.randrange(10, 99),
+        )
+        first, second = drawn.sample(QUALITIES.split(), 2)
         base = f"{maker} {first} {second} {thing} {size} cm"
         ways = [
             base, misspelled(base), f"{thing} {first} {second}, {maker}, {size}cm",

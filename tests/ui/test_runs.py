@@ -17,6 +17,7 @@ from finetune.evaluation import corrections
 from finetune.inference import decision_rule
 from finetune.jobs import run_table
 from finetune.runs import events, grids
+from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore, named_run
 from finetune.search.space import Budget
 from finetune.search.study import create_study, studies
@@ -148,6 +149,15 @@ def test_a_fold_or_a_losing_trial_is_nowhere_offered(store, add):
         assert named_run(Path(name), store.root).id == run.id
     for run, shown in ((whole, True), (folds[0], False), (trials[1], True), (trials[0], False)):
         assert store.is_model(run) == shown
+    check = drawn(ReleaseCheck(store))
+    old = check.shown(store, [run.id for run in (*folds, whole, *trials)])[check.old]
+    assert [run_id for _, run_id in old["choices"]] == [trials[1].id, whole.id]
+    for seed in (1, 2):
+        add(0.5 + seed / 10, "seeds", seed=seed, title=f"tickets-1 \u00b7 seed {seed}")
+    assert offered(publish)[0] == "tickets-1, its best run"
+    waiting = store.create(RunConfig(seed=3), group="seeds", title="tickets-1 \u00b7 seed 3")
+    Queue(store.root).add(waiting.id)
+    assert publish.on_open(NOBODY, None, "")[publish.run]["value"] == trials[1].id  # it goes on
     with pytest.raises(NoSuchRun, match=r"no run named cv-2\. Did you mean cv-1"):
         named_run(Path("cv-2"), store.root)
 
