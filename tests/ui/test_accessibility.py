@@ -54,7 +54,7 @@ def missed_by_tab(page):
         page.keyboard.press("Tab")
         if page.evaluate("walk.ended()"):
             assert steps > 5
-            assert page.locator("[role=listbox]").count() == 0  # Tab leaves no list open
+            expect(page.locator("[role=listbox]")).to_have_count(0)  # Tab leaves no list open
             return page.evaluate("walk.missed()")
     raise AssertionError("Tab comes to no end")
 
