@@ -19,6 +19,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlencode, urlsplit
 
@@ -138,6 +139,7 @@ class Crowd:
     def there(self):
         """The visitors come, and leave at the end."""
         self.leave.clear()
+        assert self._question  # the page's endpoints are read once, not by each visitor each time
         with ThreadPoolExecutor(2 * self.clients) as pool:
             for does in (self._watch, self._ask) * self.clients:
                 pool.submit(does)
@@ -160,20 +162,21 @@ class Crowd:
         connection.close()
 
     def _ask(self):
-        data = [self.model_id, *PAIR, False, False, False]
-        question = json.dumps({"data": data, "fn_index": self._index(), "session_hash": "x"})
         pause = random.random() * self.asking
         while not self.leave.wait(pause):
             began = time.monotonic()
-            text, _ = self._call(self._connection(), "/gradio_api/run/predict", question)
+            text, _ = self._call(self._connection(), "/gradio_api/run/predict", self._question)
             self.answers.append(time.monotonic() - began)
             if "ft-answer" not in text:
                 self.failures.append(text[:200])
             pause = max(0.0, began + self.asking - time.monotonic())
 
-    def _index(self):
+    @cached_property
+    def _question(self):
         endpoints = httpx.get(self.url + "config", timeout=60).json()["dependencies"]
-        return int(next(end["id"] for end in endpoints if end["api_name"] == "on_ask"))
+        index = int(next(end["id"] for end in endpoints if end["api_name"] == "on_ask"))
+        data = [self.model_id, *PAIR, False, False, False]
+        return json.dumps({"data": data, "fn_index": index, "session_hash": "x"})
 
     def _connection(self):
         """One that is kept, and light, for it shares the machine with what it measures."""
