@@ -139,7 +139,7 @@ def why_no_training(baselines: Mapping[str, Mapping[str, float]], task: Task, cl
     bounded = {m.name: m.range[1] for m in task.metrics if math.isfinite(m.range[1])}
     for name, text in (
         (TFIDF, _("Counting words is already right on every row: no transformer is needed.")),
-        (COSINE, _("The checkpoint is already right on every row: it needs no training.")),
+        (COSINE, _("The model is right on every row before any training: it needs none.")),
     ):
         scores = baselines.get(name, {})
         perfect = {metric for metric, most in bounded.items() if scores.get(metric) == most}
@@ -149,7 +149,7 @@ def why_no_training(baselines: Mapping[str, Mapping[str, float]], task: Task, cl
         value = baselines.get(COSINE, {}).get(metric, 0.0)
         if value >= ENOUGH and value > constant.get(metric, 0.0):
             return _(
-                "Training may not be needed: the checkpoint's cosine similarity alone, with one "
+                "Training may not be needed: comparing the model's sentence vectors, with one "
                 "threshold, reaches {metric} {value:.3f}.",
                 metric=metric_name(metric, classes),
                 value=value,

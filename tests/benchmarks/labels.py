@@ -72,17 +72,14 @@ def main():
 def made_up_records():
     """Titles of made-up products, each with its group; spelled in up to four ways."""
     drawn, found = random.Random(7), list[tuple[str, int]]()
+    makers, things = MAKERS.split(), THINGS.split()
 
     def misspelled(text):
         place = drawn.randrange(1, len(text) - 1)
         return text[:place] + text[place + 1 :]
 
     while len(found) < 2000:
-        maker, thing, size = (
-            drawn.choice(MAKERS.split()),
-            drawn.choice(THINGS.split()),
-            drawn.randrange(10, 99),
-        )
+        maker, thing, size = drawn.choice(makers), drawn.choice(things), drawn.randrange(10, 99)
         first, second = drawn.sample(QUALITIES.split(), 2)
         base = f"{maker} {first} {second} {thing} {size} cm"
         ways = [

@@ -243,7 +243,6 @@ def test_it_is_used_published_and_named_where_it_pays(toy_run, source, monkeypat
     assert ("onnx/model_quantized.onnx" in card) == ("validation pairs accuracy" in card) == kept
     decision_rule.write_rule(toy_run.best, threshold=0.3, positive="equivalent")
     card = model_card.card_text(toy_run, toy_run.state(), "me/model")  # scores of another threshold
-    assert "onnx/model_quantized.onnx" in card or not kept
     assert "validation pairs accuracy" not in card
     again = quantization.quantize_model(toy_run, source[1], toy_run.best_step())
     assert again.thresholds == '[0.3, "equivalent", []]' != report.thresholds

@@ -167,8 +167,8 @@ def test_a_reload_opens_the_newest_file_again(store, tab):
     assert opened[tab.poller].startswith("+")  # the page goes on asking
     assert opened[tab.part] == predict_file.FILE
     assert tab.on_open(NOBODY, "x") == gr.skip()  # a page that shows one already is left alone
-    for kept in (tab.on_new(NOBODY, going.id), tab.on_other(NOBODY, "another", going.id)):
-        assert kept == gr.skip()  # what is being answered stays
+    assert tab.on_new(NOBODY, going.id) == gr.skip()  # what is being answered stays
+    assert tab.on_other(NOBODY, "x", going.id, run.id) == (other := {tab.former: "x"})
     going.append(events.Stopped(step=0, seconds=1.0))
     last = tab.on_tick(NOBODY, going.id, POLL)
     assert "cancelled" in last[tab.view]
@@ -179,8 +179,9 @@ def test_a_reload_opens_the_newest_file_again(store, tab):
     for text in ("old.csv", "a deleted run", "312 of the 408 rows"):
         assert text in shown
     assert f'href="finetune/batches/{old.id}/result"' in shown
-    assert tab.on_other(NOBODY, run.id, old.id) == gr.skip()  # the same one again
-    for cleared in (tab.on_new(NOBODY, old.id), tab.on_other(NOBODY, "another", old.id)):
+    assert tab.on_other(NOBODY, run.id, old.id, "another") == {tab.former: run.id}  # its own
+    assert tab.on_other(NOBODY, "x", old.id, None) == other  # the first one that is chosen
+    for cleared in (tab.on_new(NOBODY, old.id), tab.on_other(NOBODY, "another", old.id, run.id)):
         assert (cleared[tab.view], cleared[tab.job_id], cleared[tab.rows.table]) == ("", "", "")
 
 

@@ -196,7 +196,7 @@ class FilePredictions(Panel):
     def draw(self, run: gr.Dropdown, options: Sequence[gr.Checkbox], part: gr.Radio) -> None:
         """Lay out the part that `part` shows and wire its events; `run` chooses the model."""
         self.part = part
-        self.job_id = gr.State("")
+        self.job_id, self.former = gr.State(""), gr.State(None)  # the model chosen before
         self.poller = elements.polling_element(1)
         elements.note(
             "CSV, Excel, ODS, TSV, JSONL, JSON or Parquet. The same file comes back with the "
@@ -280,13 +280,16 @@ class FilePredictions(Panel):
             )
         return updates
 
-    @handler("run.input", latest=True)
-    def on_other(self, store: RunStore, run: str | None, job_id: str) -> Updates:
-        """Clear what another model than the chosen one has answered."""
+    @handler("run.change", latest=True)
+    def on_other(
+        self, store: RunStore, run: str | None, job_id: str, former: str | None
+    ) -> Updates:
+        """Clear what another model than the chosen one has answered, however it was chosen; not
+        when the first one is, after a reload."""
         with suppress(DataError):  # it is gone
             if predict.PredictionJob.find(store, job_id).prediction_request().run == run:
-                return {}
-        return self._cleared(store, job_id)
+                former = None
+        return {self.former: run} | (self._cleared(store, job_id) if former else {})
 
     @handler("file.upload", latest=True)
     def on_new(self, store: RunStore, job_id: str) -> Updates:
