@@ -199,9 +199,10 @@ class RunStore:
 
     def bundle_of(self, run: Run) -> list[Run]:
         """Return all runs of a run's bundle, the newest first; of a single run that one."""
-        key = run.bundle(), run.owner
-        mates = [each for each in self.runs() if (each.bundle(), each.owner) == key]
-        return mates if key[0] and mates else [run]
+        if not (name := run.bundle()):
+            return [run]
+        key = name, run.owner
+        return [each for each in self.runs() if (each.bundle(), each.owner) == key] or [run]
 
     def _visible_run(self, name: str) -> Run | None:
         run = Run(self.root / name)
