@@ -125,10 +125,10 @@ class _Tabs:
         # A file dropped on Train is kept as one dropped on Data, which shows what it holds.
         dropped = [train.drop, *(gr.State(None) for _ in data.files[1:])]
         boxes = [train.drop, *data.files]  # those of Data may hold an earlier file
-        shown = "document.querySelector('#tabs [data-tab-id=data]').click()"
-        shown = f"() => {{ {shown}; return {json.dumps([None] * len(boxes))}; }}"
+        empty = json.dumps([None] * len(boxes))
+        opened = "document.querySelector('#tabs [data-tab-id=data]').click()"
         train.drop.upload(data.on_upload, dropped, data.outputs(), **feedback.LATEST).then(
-            None, None, boxes, js=shown, **quick
+            None, None, boxes, js=f"() => {{ {opened}; return {empty}; }}", **quick
         )
 
         # The form from a file or a run, and its costs once the pairs are counted. A `gr.State`

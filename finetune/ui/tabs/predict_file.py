@@ -286,10 +286,11 @@ class FilePredictions(Panel):
     ) -> Updates:
         """Clear what another model than the chosen one has answered, however it was chosen; not
         when the first one is, after a reload."""
+        kept = former is None
         with suppress(DataError):  # it is gone
-            if predict.PredictionJob.find(store, job_id).prediction_request().run == run:
-                former = None
-        return {self.former: run} | (self._cleared(store, job_id) if former else {})
+            job = predict.PredictionJob.find(store, job_id)
+            kept = kept or job.prediction_request().run == run
+        return {self.former: run} | ({} if kept else self._cleared(store, job_id))
 
     @handler("file.upload", latest=True)
     def on_new(self, store: RunStore, job_id: str) -> Updates:
