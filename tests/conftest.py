@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.support.hub import LoopbackHub
 
+gc.set_threshold(100_000)  # as the commands have it
 # Before any Hugging Face library is imported: they read these once. Every test, and every
 # process a test starts, sees this Hub and no other.
 HUB = LoopbackHub()
@@ -61,7 +62,6 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     """Spare every later collection of garbage the millions of objects that imports made."""
-    gc.collect()
     gc.freeze()
 
 
