@@ -74,10 +74,6 @@ def draw(how: gr.Radio) -> list[Any]:
             1, "Seeds", "seeds", min_width=165,
             info="Number of times to repeat the run, with seed, seed + 1 and so on.",
         )  # fmt: skip
-        elements.note(
-            "They run one after the other. Runs that differ by the seed alone are one group under "
-            "Runs, with mean and standard deviation."
-        )
     for part, kinds in ((several, (SEEDS, GRID)), (grid, (GRID,))):
         how.change(None, how, part, js=shown_for(kinds), **feedback.QUICK)
     # Choosing Seeds changes 1 to 3; choosing Grid resets the number to 1.
