@@ -52,8 +52,7 @@ HIDDEN = ["ft-unseen"]  # hides a part and keeps its controls' values
 
 def draw_choice() -> gr.Radio:
     """Draw the choice of what a click starts."""
-    labels = "Once", "Seeds", "Grid", "Search"
-    choices = list(zip(labels, KINDS, strict=True))
+    choices = list(zip(("Once", "Seeds", "Grid", "Search"), KINDS, strict=True))
     return elements.parts(choices, "What a click starts", "train-how")
 
 

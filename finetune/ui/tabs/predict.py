@@ -46,8 +46,7 @@ class PredictTab(Panel):
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
         self.linked = gr.State(())  # the pair of the page's address
-        parts = [("Texts", PAIR), ("A file", FILE)]
-        self.part = elements.parts(parts, "Part", "predict-parts")
+        self.part = elements.parts([("Texts", PAIR), ("A file", FILE)], "Part", "predict-parts")
         with gr.Column() as self.pair:
             with gr.Row(equal_height=False):
                 with gr.Column(min_width=320):
