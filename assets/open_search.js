@@ -1,13 +1,12 @@
-// Opens the search that has just begun, once the answer that links to it is drawn.
-() => {
+// Opens the search that has just begun, once the answer that links to it is drawn; the link goes then.
+() => new Promise((done) => {
   let left = 600;  // half a minute: a busy machine draws late
   const timer = setInterval(() => {
     const link = document.querySelector('#train-message [data-ask^="search="]');
-    const begun = link && link.dataset.ask !== finetune.begun;
-    if (begun || !--left) clearInterval(timer);
-    if (!begun) return;
-    finetune.begun = link.dataset.ask;
-    link.click();
-    scrollTo(0, 0);
+    if (!link && --left) return;
+    clearInterval(timer);
+    link?.click();
+    if (link) scrollTo(0, 0);
+    done(link ? '' : {__type__: 'update'});
   }, 50);
-}
+})

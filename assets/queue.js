@@ -3,3 +3,5 @@ addEventListener('finetune-queue', ({detail}) => {
   const drawn = element.querySelector('[data-queue]');
   if (drawn && drawn.dataset.queue !== detail) trigger('submit');
 });
+// Other files may have been dropped in another window.
+addEventListener('visibilitychange', () => document.hidden || trigger('select', {}));

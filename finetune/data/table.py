@@ -82,6 +82,7 @@ class Table(ABC):
         self.notes: list[str] = []  # facts for the user on how the file was read
         self.remarks: list[Finding] = []  # doubts about that, and lines read in an unusual way
         self.keep_empty_rows = False  # rows of empty cells are rows too; blank lines are none
+        self.line = 0  # from 1, of the readable row that `every_row` yielded last
 
     def _name_columns(self, cells: Sequence[str]) -> None:
         """Name the columns by the cells of a header. Empty and repeated names are numbered."""
@@ -107,9 +108,10 @@ class Table(ABC):
         def on_bad_row(line: int, reason: str) -> None:
             broken.append(({}, f"line {line} {reason}"))
 
-        for _line, record in self.rows(on_bad_row, columns):
+        for at, record in self.rows(on_bad_row, columns):
             yield from broken
             broken.clear()
+            self.line = at
             yield record, ""
         yield from broken
 

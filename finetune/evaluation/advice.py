@@ -65,7 +65,8 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
     facts = summary.prepared.data if summary.prepared else {}
     again = {"seed": config.seed + 1}
-    if not verdict.errors and why_no_training(summary.baselines, summary.task, summary.classes):
+    needless = why_no_training(summary.baselines, summary.task, summary.classes)
+    if not verdict.errors and needless:
         return Advice("needless", action="try", **steps)
     if not verdict.errors and "test" in facts.get("rows", {}) and not summary.opened:
         return Advice("perfect", action="test", **steps)
@@ -97,7 +98,7 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     if cut and width > _WIDE and folds > 1 and not (config.folds or follows_scores):
         others = {name: 0 for name in _WITHOUT_FOLDS if getattr(config, name)}
         return Advice("level", {"folds": folds, **others}, **steps)
-    if verdict.errors <= _FEW_ERRORS:
+    if needless or verdict.errors <= _FEW_ERRORS:
         return Advice("level", action="errors", **steps)
     return Advice("level", again, seeds=_SEEDS, **steps)
 

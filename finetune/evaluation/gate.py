@@ -64,7 +64,7 @@ class Rows:
 
     target: Target
     truth: Targets  # of shape (rows, ...)
-    numbers: NDArray[np.int64]  # of the rows as a person counts them, from 1, of shape (rows,)
+    numbers: NDArray[np.int64]  # lines of a golden file, or places from 1; of shape (rows,)
     sentences: list[list[str]] | None  # a list for each sentence; None if the texts were not kept
 
 
@@ -72,7 +72,7 @@ class Rows:
 class ChangedAnswer:
     """A row that only one of the models answered rightly, or whose error changed much."""
 
-    row: int  # from 1
+    row: int  # of `Rows.numbers`
     sentence1: str  # "" if the texts were not kept
     sentence2: str
     label: str
@@ -246,9 +246,10 @@ def as_text(judged: Judgement) -> str:
     lines = [f"Release check {_TITLES[judged.verdict]}: {judged.new} in place of {judged.old}"]
     lines += [*judged.reasons, *judged.remarks]
     if judged.gain is not None:
+        unit = "line" if judged.golden else "row"
         lines.append(_counts(judged))
         lines += [
-            f"{kind}, row {row.row}: {' | '.join(filter(None, (row.sentence1, row.sentence2)))}"
+            f"{kind}, {unit} {row.row}: {' | '.join(filter(None, (row.sentence1, row.sentence2)))}"
             f" (label {row.label}, {judged.old}: {row.old}, {judged.new}: {row.new})"
             for kind, rows, _total in _changed(judged)
             for row in rows[:10]

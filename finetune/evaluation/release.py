@@ -142,7 +142,7 @@ def _on_file(
     request = golden_request(new, path, request)
     labelled = files.read_labelled(path, request, prepared.target)
     empty = replace(empty, golden=uploads.contents_hash(path, request.file))
-    if not len(labelled.numbers):
+    if not len(labelled.lines):
         reason = _(
             "No row of {file} has a label that {run} knows.", file=request.file, run=empty.new
         )
@@ -150,7 +150,7 @@ def _on_file(
     pairs = [*zip(*labelled.sentences, strict=True)]
     first = sorted({pair: row for row, pair in reversed([*enumerate(pairs)])}.values())
     sentences = [[texts[row] for row in first] for texts in labelled.sentences]
-    rows = Rows(prepared.target, labelled.truth[first], labelled.numbers[first], sentences)
+    rows = Rows(prepared.target, labelled.truth[first], labelled.lines[first], sentences)
     counts = labelled.unlabelled, labelled.incomplete, len(pairs) - len(first)
     left_out = [
         _("Rows without a known label, which are left out: {n:,}.", n=counts[0]),
@@ -169,7 +169,7 @@ def _on_file(
             shares |= index.shares(*sentences)
         if trained := rows.numbers[index.among("train", hashes)].tolist():
             reason = _(
-                "{run} was trained on {n:,} of these rows: {rows}. Take them out of the file.",
+                "{run} was trained on {n:,} of these rows: line {rows}. Take them out of the file.",
                 run=name, n=len(trained), rows=some(trained, 100),
             )  # fmt: skip
             reasons.append(reason)

@@ -330,7 +330,7 @@ def _read_labels(
 class LabelledRows:
     """The rows of a file with their labels."""
 
-    numbers: NDArray[np.int64]  # in the file, from 1; shape (rows,)
+    lines: NDArray[np.int64]  # in the file, from 1; shape (rows,)
     sentences: list[list[str]]  # of each column
     truth: Targets  # shape (rows, ...)
     incomplete: int  # rows without a sentence, which are left out
@@ -345,19 +345,19 @@ def read_labelled(
     none says so by an empty list."""
     table = table_formats.open_table(path, request.file, request)
     labels = parts_of(request.label, table.columns) or [request.label]
-    rows = [*enumerate(_read_rows(table, request), start=1)]
-    read = [(number, record) for number, (record, error) in rows if not error]
+    rows = [(table.line, *row) for row in _read_rows(table, request)]
+    read = [(line, record) for line, record, error in rows if not error]
     # Lines that could not be read have no cells, and empty ones only empty cells.
     incomplete = sum(
         bool(error) and (not record or any(map(is_filled, record.values())))
-        for _, (record, error) in rows
+        for _, record, error in rows
     )
     truth, known = _read_labels([record for _, record in read], labels, request, target)
     if not empty_is_none:
         known &= [any(is_filled(record.get(name)) for name in labels) for _, record in read]
     kept = [row for row, is_known in zip(read, known, strict=True) if is_known]
     return LabelledRows(
-        np.array([number for number, _ in kept], np.int64),
+        np.array([line for line, _ in kept], np.int64),
         [[_sentence(record.get(name)) for _, record in kept] for name in request.sentences],
         truth[known],
         incomplete,

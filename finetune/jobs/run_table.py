@@ -125,6 +125,7 @@ class BundleRow:
         self.finished = len(finished)
         self.created = max(row.created for row in members)
         self.seconds = sum(row.seconds or 0.0 for row in members)
+        self.megabytes = sum(row.megabytes or 0.0 for row in members)
         # Of a cross-validation the id of the run on all rows, else of any.
         self.whole = next((row.id for row in members if not row.fold), members[0].id)
         models = [row for row in finished if row.trial] or finished

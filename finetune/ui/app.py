@@ -154,6 +154,8 @@ class _Tabs:
         runs.evaluation.wire([runs.address.change, self.runs_tab.select])
         self.train_tab.select(**train.costing)
         train.listen(train.on_turn, self.train_tab.select)
+        returns = [self.data_tab.select, self.train_tab.select, train.queue.select]
+        gr.on(returns, train.on_restore, gr.State(None), data.datasets, **quick)  # to new uploads
         predict.files.listen(predict.files.on_open, self.predict_tab.select)
         opened = predict.listen(predict.on_open, self.predict_tab.select)
         opened.then(**predict.opened, concurrency_limit=1, **_QUIET)

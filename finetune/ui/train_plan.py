@@ -52,8 +52,7 @@ HIDDEN = ["ft-unseen"]  # hides a part and keeps its controls' values
 
 def draw_choice() -> gr.Radio:
     """Draw the choice of what a click starts."""
-    labels = "Once", "Seeds", "Grid", "Search"
-    choices = list(zip(labels, KINDS, strict=True))
+    choices = list(zip(("Once", "Seeds", "Grid", "Search"), KINDS, strict=True))
     return elements.parts(choices, "What a click starts", "train-how")
 
 
@@ -74,10 +73,6 @@ def draw(how: gr.Radio) -> list[Any]:
             1, "Seeds", "seeds", min_width=165,
             info="Number of times to repeat the run, with seed, seed + 1 and so on.",
         )  # fmt: skip
-        elements.note(
-            "They run one after the other. Runs that differ by the seed alone are one group under "
-            "Runs, with mean and standard deviation."
-        )
     for part, kinds in ((several, (SEEDS, GRID)), (grid, (GRID,))):
         how.change(None, how, part, js=shown_for(kinds), **feedback.QUICK)
     # Choosing Seeds changes 1 to 3; choosing Grid resets the number to 1.

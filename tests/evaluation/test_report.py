@@ -210,8 +210,9 @@ def test_the_advice_follows_from_the_curve(scores, judged, kind, changes):
 def test_no_other_seeds_are_advised_if_counting_words_makes_no_error_either():
     words = {"counting words (TF-IDF)": {"accuracy": 1.0, "f1": 1.0}}
     summary = summary_of([0.6, 1.0, 1.0]).fold([events.BaselinesMeasured(baselines=words)])
-    advice = advise(summary, RunConfig(), verdict(errors=0))
-    assert (advice.kind, advice.action, advice.seeds) == ("needless", "try", 1)
+    for errors, kind, action in ((0, "needless", "try"), (30, "level", "errors")):
+        advice = advise(summary, RunConfig(), verdict(errors=errors))
+        assert (advice.kind, advice.action, advice.seeds) == (kind, action, 1)
 
 
 def test_a_loss_is_better_the_lower_and_a_run_without_its_end_is_resumed():

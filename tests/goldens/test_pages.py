@@ -55,7 +55,7 @@ def test_the_page_looks_as_before(server, trained, chromium):
     page.get_by_role("tab", name="Data", exact=True).click()
     pick(page, page.locator("#pairs input"), "Bundled pairs")
     expect(page.locator("#rows table tbody tr")).to_have_count(10)
-    expect(page.locator("#look-progress .ft-status")).to_have_count(0)
+    expect(page.locator("#data-report .ft-unknown")).to_have_count(0)
     for fold in ("own-files", "part-reading", "part-rows", "part-hub"):
         page.locator(f"#{fold} > button").click()
     views.compare("data")

@@ -258,7 +258,7 @@ def test_a_pair_is_asked_and_explained_through_the_tab(store, finished):
     assert tab.answer not in tab.on_run(NOBODY, finished.id, question)  # the chooser was left
     other = tab.on_run(NOBODY, "another", question)
     assert "The answer appears here" in other[tab.answer]
-    assert (other[tab.why]["visible"], other[tab.reasons]) == (False, "")
+    assert (other[tab.why]["interactive"], other[tab.reasons]) == (False, "")
     assert tab.on_open(NOBODY, "gone", "")[tab.run]["value"] == finished.id
 
 

@@ -219,7 +219,7 @@ class DataTab(Panel):
             return {self.poller: False}
         drawn = replace(drawn, end=end)
         updates: Updates = {self.progress: macro(_TEMPLATE, "progress")(state), self.drawn: drawn}
-        if state.report or (state.latest and not drawn.has_rows):
+        if state.latest and (end or not drawn.has_rows):
             updates[self.poller] = True  # Train hears that pairs are counted
             updates |= self._report(store, state, drawn)
         elif end and not state.latest:
@@ -230,7 +230,7 @@ class DataTab(Panel):
         report = state.latest
         assert report is not None
         updates: Updates = {
-            self.overview: macro(_TEMPLATE, "overview")(report),
+            self.overview: macro(_TEMPLATE, "overview")(report, state.running),
             self.more: gr.update(visible=bool(report.corpus)),
             self.findings: macro(_TEMPLATE, "findings")(report),
         }

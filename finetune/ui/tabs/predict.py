@@ -46,8 +46,7 @@ class PredictTab(Panel):
         # What was answered last: the run, both sentences, the options.
         self.question = gr.State(None)
         self.linked = gr.State(())  # the pair of the page's address
-        parts = [("Texts", PAIR), ("A file", FILE)]
-        self.part = elements.parts(parts, "Part", "predict-parts")
+        self.part = elements.parts([("Texts", PAIR), ("A file", FILE)], "Part", "predict-parts")
         with gr.Column() as self.pair:
             with gr.Row(equal_height=False):
                 with gr.Column(min_width=320):
@@ -59,11 +58,10 @@ class PredictTab(Panel):
                     self.ask = button("Compare", "compare", 120, variant="primary")
                 with gr.Column(min_width=320):
                     self.answer = gr.HTML(_waiting(), elem_id="answer")
-                    self.why = gr.Button("Why?", elem_id="ask-why", visible=False, size="sm")
+                    self.why = gr.Button("Why?", elem_id="ask-why", interactive=False, size="sm")
             self.reasons = gr.HTML(elem_id="reasons")
             self.samples = gr.State(())  # the pairs that are offered
-            script = asset("examples.js")
-            self.offered = elements.notice("samples", js_on_load=script)
+            self.offered = elements.notice("samples", js_on_load=asset("examples.js"))
         with gr.Column(visible=False, elem_id="predict-file") as self.file:
             self.files.draw(self.run, self.options, self.part)
         self._wire()
@@ -89,7 +87,7 @@ class PredictTab(Panel):
         )  # fmt: skip
         # An earlier answer's explanation must not stand beneath a later answer.
         asks = [self.ask.click, self.first.submit, self.second.submit]
-        waits = "() => [{__type__: 'update', visible: false}, finetune.pending]"
+        waits = "() => [{__type__: 'update', interactive: false}, finetune.pending]"
         gr.on(asks, None, None, [self.why, self.reasons], js=waits, **quick)
         self.listen(self.on_ask, *asks, cancels=explained)
         picked = self.connect()["on_sample"]
@@ -130,7 +128,7 @@ class PredictTab(Panel):
             self.first: gr.update(label=columns.sentence1),
             self.second: gr.update(label=columns.sentence2, visible=bool(columns.sentence2)),
             self.ask: gr.update(value=text),
-            self.ways: gr.update(visible=chosen or bool(columns.sentence2)),
+            self.ways: gr.update(elem_classes=[] if chosen or columns.sentence2 else ["ft-blank"]),
             self.options[0]: gr.update(visible=bool(columns.sentence2)),
             **{control: gr.update(visible=chosen) for control in self.options[1:]},
             **self._sampled(store, run),
@@ -138,8 +136,8 @@ class PredictTab(Panel):
         if not question or question[0] != run:
             updates[self.address] = elements.query(run=run or "")
         if question and question[0] != run:
-            hidden = gr.update(visible=False)
-            updates |= {self.answer: _waiting(), self.why: hidden, self.reasons: ""}
+            idle = gr.update(interactive=False)
+            updates |= {self.answer: _waiting(), self.why: idle, self.reasons: ""}
         return updates
 
     @handler(errors_in="answer")
@@ -183,7 +181,7 @@ class PredictTab(Panel):
         return {
             self.address: address,
             self.answer: answer,
-            self.why: gr.update(visible=question is not None),
+            self.why: gr.update(interactive=question is not None),
             self.reasons: "",
             self.question: question,
         }

@@ -92,14 +92,13 @@ class TrainTab(Panel):
         self.drop = elements.pairs_file("Drop your own file", "own-file")
         common = form.draw_common()
         self.catalogue, self.probe = CheckpointList(self.store), ProbeForm(self.store)
-        search = HubSearch(self.store, "model") if owners.policy().any_checkpoint else None
         with self.catalogue.draw():
-            if search:
+            if owners.policy().any_checkpoint:
+                search = HubSearch(self.store, "model")
                 search.draw()
+                search.wire([common["checkpoint"]], {})
             self.probe.draw()
         self.catalogue.wire(common["checkpoint"])
-        if search:
-            search.wire([common["checkpoint"]], {})
         self.hub = gr.HTML(elem_id="hub-status")
         with gr.Accordion("Advanced", open=False, elem_id="advanced"):
             form.draw_search()
@@ -123,7 +122,7 @@ class TrainTab(Panel):
         gr.on(choices, None, self.preset, preset, js=form.choosing_preset(), **quick)
         values = [*self.several, *self.form.values(), *self.engine.inputs]
         self.values, self.searched = values, [*self.search.inputs, *values]
-        self.connect()["on_search"].then(None, None, None, js=_OPEN_SEARCH, **quick)
+        self.connect()["on_search"].then(None, None, self.message, js=_OPEN_SEARCH, **quick)
         fields: list[Any] = [self.form[name] for name in train_plan.FIELDS if name in self.form]
         asked: list[Any] = [self.how, *self.search.inputs, *fields, self.form["folds"]]
         changes = [*self.engine.changes, *(control.change for control in asked)]
@@ -241,7 +240,7 @@ class TrainTab(Panel):
     @handler()
     def on_folds(self, store: RunStore, pressed: Pressed) -> Updates:
         """Choose a cross-validation, or a validation split."""
-        return {self.form["folds"]: str(pressed.get("value") or "")[:9]}
+        return {self.form["folds"]: str(pressed.get("value") or "")[:9], self.message: ""}
 
     @handler("unmeasured.change", errors_in="costs", latest=True)
     def on_measure(self, store: RunStore, *values: Any) -> Updates:
@@ -335,7 +334,8 @@ class TrainTab(Panel):
             mates = reversed(store.bundle_of(run))
             run = next((each for each in mates if each.state().status not in ENDED), run)
         # Another run may be shown by now: only what changes is sent.
-        updates = self._queued(store) if run and run.id == live else self._shown(store, run)
+        same = (run.id if run else "") == live
+        updates = self._queued(store) if same else self._shown(store, run)
         if run and run.state().status in ENDED:
             other = service.active_run(store)
             updates[self.notice] = macro("feedback.html", "other_run")(other) if other else ""
