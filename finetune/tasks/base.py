@@ -188,14 +188,6 @@ class Task(Protocol):
         (rows, strata) of 0 and 1 if a row may be of several."""
         return targets
 
-    def count(self, targets: Targets, names: Sequence[str]) -> list[int]:
-        """Return the rows of each class or label; none for a score."""
-        if not names:
-            return []
-        of_classes = targets.ndim == 1
-        counts = np.bincount(targets, None, len(names)) if of_classes else targets.sum(axis=0)
-        return [int(rows) for rows in counts]
-
     def questions(self, labels: LabelledRows) -> list[Finding]:
         """Return what a person must say before a column can be read."""
         return []
@@ -385,10 +377,6 @@ class Task(Protocol):
         """Return the metrics of `scores` with their 95% confidence intervals, by name. `shared`:
         which rows share a sentence; None if that is unknown."""
         return intervals.score_intervals(answers, truth, metrics, target.meant, shared)
-
-    def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
-        """Return which answers are right, shape (examples,). Of no use unless `has_right`."""
-        return np.asarray((answers == truth).all(axis=_later_axes(truth)))
 
     def errors(self, answers: Targets, truth: Targets) -> Floats:
         """Return how wrong each answer is, from 0 for a right one; shape (examples,). Of labels it
