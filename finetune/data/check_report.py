@@ -18,7 +18,6 @@ from finetune.messages import Text
 from finetune.tasks.base import SINGLE_LABEL
 from finetune.tasks.registry import find_task
 
-MAX_LINES = 1000
 FEW_HELD_OUT = "few-validation"  # kind of a finding
 
 

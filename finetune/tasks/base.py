@@ -19,7 +19,7 @@ from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks.labels import IMPOSSIBLE, LabelledRows, Reading, no_rows, unknown_changes
+from finetune.tasks.labels import IMPOSSIBLE, LabelledRows, Reading
 from finetune.text_hashes import Integers
 
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
@@ -202,8 +202,8 @@ class Task(Protocol):
 
     def blocks(self, labels: LabelledRows) -> list[Finding]:
         """Return the reason why training is impossible, if there is one."""
-        none = unknown_changes(labels) or no_rows(labels, "train")
-        return none or self.unlearnable(labels) or no_rows(labels, "validation")
+        none = labels.unknown_changes() or labels.no_rows("train")
+        return none or self.unlearnable(labels) or labels.no_rows("validation")
 
     def problems(self, labels: LabelledRows) -> list[Finding]:
         """Return the reasons why rows cannot be trained on, or the questions to answer first."""
