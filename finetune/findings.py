@@ -55,7 +55,7 @@ class Finding:
     done: bool = False  # a remedy was chosen; `remedies` undo it
     count: int = 0  # rows concerned
     examples: list[Example] = field(default_factory=list)
-    # Split of the source -> lines of the rows concerned, from 1; the first `MAX_LINES` of a split.
+    # Split of the source -> lines of the rows concerned, from 1; the first thousand of a split.
     rows: dict[str, list[int]] = field(default_factory=dict)
 
     @property

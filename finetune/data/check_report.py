@@ -1,6 +1,5 @@
 """The findings of a data check, as dataclasses that a page can show and JSON can hold."""
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from finetune import disk
 from finetune.config import DATA_FIELDS, RunConfig
 from finetune.data import catalog, hub_access
 from finetune.data.columns import NESTED, parts_of
@@ -20,7 +18,6 @@ from finetune.messages import Text
 from finetune.tasks.base import SINGLE_LABEL
 from finetune.tasks.registry import find_task
 
-MAX_LINES = 1000
 FEW_HELD_OUT = "few-validation"  # kind of a finding
 
 
@@ -116,14 +113,6 @@ def folder_for(root: Path, config: RunConfig) -> Path:
     values = [getattr(config, name) for name in (*DATA_FIELDS, "checkpoint", "max_length")]
     values += hub_access.cache_scope(config)
     return root / "checks" / hashlib.sha256(json.dumps(values).encode()).hexdigest()[:24]
-
-
-def read_report(path: Path) -> CheckReport | None:
-    """Read a report from a JSON file; None if it is missing or of another version."""
-    if values := disk.read_json(path):
-        with contextlib.suppress(ValueError):
-            return CheckReport(**values)
-    return None
 
 
 def describe_columns(columns: Mapping[str, str]) -> str:

@@ -12,13 +12,7 @@ import numpy as np
 from finetune import owners
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import catalog, columns, dataset_cache, sources, splits, token_lengths
-from finetune.data.check_report import (
-    FEW_HELD_OUT,
-    MAX_LINES,
-    CheckReport,
-    SplitSummary,
-    TokenLengths,
-)
+from finetune.data.check_report import FEW_HELD_OUT, CheckReport, SplitSummary, TokenLengths
 from finetune.data.splits import SplitRows
 from finetune.errors import DataError, ModelError, some
 from finetune.findings import Example, Finding, Remedy, Severity
@@ -33,6 +27,7 @@ from finetune.text_hashes import Integers
 ProgressCallback = Callable[[Phase, str, int, int], None]
 MAX_SHOWN = 20  # unreadable rows of a split
 _MAX_EXAMPLES, _EXAMPLE_CHARACTERS = 5, 200  # rows of a finding, characters of each sentence
+_MOST_LINES = 1000  # of a split, listed with a finding
 _CUTS = 19  # places on a scale at which it may be cut into two classes
 FEW = 100  # training rows
 FEW_TO_HOLD_OUT = 500  # rows; of fewer a cross-validation is offered in place of a split
@@ -371,7 +366,7 @@ def _described(assigned: SplitRows, findings: Iterable[Finding]) -> Iterator[Fin
             shown = indices[: _MAX_EXAMPLES - len(examples)]
             examples += assigned.dataset.examples_of(split, shown, _EXAMPLE_CHARACTERS)
             for part, own in assigned.dataset.origins(split, indices):
-                if more := assigned.hashes[split].line[own[:MAX_LINES]].tolist():
-                    lines[part] = (lines.get(part, []) + more)[:MAX_LINES]
+                if more := assigned.hashes[split].line[own[:_MOST_LINES]].tolist():
+                    lines[part] = (lines.get(part, []) + more)[:_MOST_LINES]
         if count := sum(len(indices) for _, indices in finding.where):
             yield replace(finding, count=count, examples=examples, rows=lines, where=None)

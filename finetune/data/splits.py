@@ -46,10 +46,14 @@ class SplitRows:
         return self.hashes[source_split][rows]
 
     def counts(self) -> dict[str, list[int]]:
-        """Split -> number of rows of each class or label."""
-        task = find_task(self.dataset.task)
+        """Split -> number of rows of each class or label; none of a score."""
+        size = len(self.labels.reading.names)
+
+        def count(targets: NDArray[Any]) -> Any:
+            return np.bincount(targets, None, size) if targets.ndim == 1 else targets.sum(axis=0)
+
         return {
-            name: task.count(self.of(name).label, self.labels.reading.names) for name in self.rows
+            split: [*map(int, count(self.of(split).label))] if size else [] for split in self.rows
         }
 
     @property

@@ -103,7 +103,7 @@ def sample_pairs(run: Run, most: int = 4) -> list[SampledPair]:
     if kept.table is None:
         return []
     task, target = task_of(kept.target), kept.target
-    right = task.right(kept.answers, kept.truth).tolist()
+    right = (task.errors(kept.answers, kept.truth) == 0).tolist()
     ranked, strata = [], one_stratum(task.strata(kept.truth))
     taken: Counter[tuple[int, bool]] = Counter()  # class, and whether it is right
     for row in random.sample(range(len(right)), len(right)):

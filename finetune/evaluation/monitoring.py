@@ -53,6 +53,7 @@ _COMPARED = 1000  # rows of each sample whose words are compared
 _MOST_COUNTS = 2**20  # bytes of a file of counts
 _FEWEST_FIELDS = 4  # by which counts are told from rows
 _WORD = r"(?u)[\u3040-\u9fff]|\w+"
+Bins = NDArray[np.int64] | None  # of the confidence of answers; None if they have none
 
 
 class SampledRow(NamedTuple):
@@ -158,7 +159,7 @@ class Monitor:
         )
         counts, right, confusion = self._count(self._rows, values, confidence), [], []
         if self._task.has_right and confidence is not None:
-            correct = self._task.right(values, truth)
+            correct = self._task.errors(values, truth) == 0
             shared = text_hashes.shared_rows(*sentences_of(self._rows))
             part = rows_worth(correct, shared) / len(correct)
             counts.parts.update({"right": part} if part < 1 else {})
@@ -169,14 +170,12 @@ class Monitor:
             confusion = classification.confusion_matrix(truth, values, size).tolist()
         self.reference = Reference(counts, right, confusion, [*self.target.names])
 
-    def answer(self, rows: Sequence[SampledRow]) -> tuple[Targets, NDArray[np.int64] | None]:
+    def answer(self, rows: Sequence[SampledRow]) -> tuple[Targets, Bins]:
         """Return the answers to rows, and the bins of their confidence."""
         sentences, both = sentences_of(rows), self._options.both_orders
         return self._judged(*self._scorer.scores_of_orders(sentences, both))
 
-    def _answers_of_folds(
-        self, numbers: NDArray[np.int64]
-    ) -> tuple[Targets, NDArray[np.int64] | None]:
+    def _answers_of_folds(self, numbers: NDArray[np.int64]) -> tuple[Targets, Bins]:
         """Return the kept answers to validation rows, each by a model that has not seen it."""
         step, orders = self.run.best_step() or 0, None
         saved = saved_predictions.read_logits(self.run, step, self.target)
@@ -187,9 +186,7 @@ class Monitor:
         at = np.argsort(orders.rows)[np.searchsorted(np.sort(orders.rows), numbers)]
         return self._judged(orders.given[at], orders.swapped[at])
 
-    def _judged(
-        self, logits: Logits, swapped: Logits | None
-    ) -> tuple[Targets, NDArray[np.int64] | None]:
+    def _judged(self, logits: Logits, swapped: Logits | None) -> tuple[Targets, Bins]:
         answers = self._task.answers(logits, self.target, self._rule, self._options, swapped)
         margins = self._task.margins(answers, self.target, self._rule.under(self._options))
         return answers.values, None if margins is None else label_free.confidence_bins(margins)
@@ -202,9 +199,7 @@ class Monitor:
         bins = np.floor((values - low) / ((high - low) or 1.0) * SCORE_BINS)
         return [str(int(one)) for one in bins.clip(-1, SCORE_BINS)]
 
-    def _count(
-        self, rows: Sequence[SampledRow], values: Targets, confidence: NDArray[np.int64] | None
-    ) -> Aggregates:
+    def _count(self, rows: Sequence[SampledRow], values: Targets, confidence: Bins) -> Aggregates:
         sentences = sentences_of(rows)
         ids = self._tokenizer(*sentences, truncation=False, verbose=False)["input_ids"]
         lengths = np.array([len(one) for one in ids]) // LENGTH_STEP

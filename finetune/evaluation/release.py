@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from finetune import uploads
 from finetune.data import checkpoint_files, checkpoints, hub_access
+from finetune.data.catalog import may_be_fetched
 from finetune.errors import DataError, NoSuchRun, StoreError, some
 from finetune.evaluation import gate, picking, report, saved_predictions, test_set
 from finetune.evaluation.gate import Judgement, Limits, Rows
@@ -31,7 +32,6 @@ from finetune.runs.store import named_run
 from finetune.tasks.base import Target, Targets
 from finetune.tasks.registry import deciding_metric, measured, task_of
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _UNNAMED = re.compile(r"LABEL_\d+")  # transformers' names of classes without any
 
 
@@ -45,7 +45,7 @@ def named_model(name: str, root: Path) -> Run | str:
     try:
         return named_run(Path(name), root)
     except NoSuchRun:
-        if _HUB_ID.fullmatch(name) and ".." not in name:
+        if "/" in name and may_be_fetched(name):
             return name
         raise StoreError(
             "There is no run {name!r}.",

@@ -218,7 +218,7 @@ def _label_error_scores(
             saved = best if own else saved_predictions.read_logits(run, step, target)
             if np.array_equal(saved.labels, truth):  # otherwise it is of other examples
                 answers = task_of(target).answers(saved.logits, target, rule)
-                never_right &= ~task_of(target).right(answers.values, truth)
+                never_right &= task_of(target).errors(answers.values, truth) != 0
                 total += answers.probability_of(truth)
                 count += 1
     return (1 - total / count).astype(np.float32), never_right
@@ -240,9 +240,9 @@ def _order_consistency(
     other = task.answers(swapped.swapped, target, rule)
     answers = given.values
     both = task.answers(swapped.given, target, rule, swapped=swapped.swapped).values
-    flips, change = np.zeros(len(labels), bool), task.errors(other.values, answers)
+    change = task.errors(other.values, answers)
+    flips = (change != 0) & task.has_right
     if task.has_right:
-        flips = ~task.right(other.values, answers)
         change = np.abs(given.probability_of(answers) - other.probability_of(answers))
     worst = np.lexsort((-change, ~flips))[:10]
     plain, averaged = (task.scores(decided, labels, target, metrics) for decided in (answers, both))

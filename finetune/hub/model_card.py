@@ -18,8 +18,10 @@ from pathlib import Path
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from finetune import disk
 from finetune.config import RunConfig, hyperparameters, is_upload
 from finetune.data import catalog, check_report, checkpoint_catalog, checkpoints
+from finetune.data.check_report import CheckReport
 from finetune.errors import FinetuneError, StoreError
 from finetune.evaluation import cross_validation, picking, report
 from finetune.evaluation.report import Analysis
@@ -82,7 +84,8 @@ def check_findings(run: Run, summary: RunSummary) -> Sequence[Finding]:
     """The open findings of a data check of the same rows; empty if there was none."""
     with contextlib.suppress(FinetuneError):
         folder = check_report.folder_for(run.folder.parent, run.config())
-        checked, prepared = check_report.read_report(folder / "report.json"), summary.prepared
+        checked = disk.read_as(CheckReport, folder / "report.json")
+        prepared = summary.prepared
         if checked and prepared and checked.fingerprint == prepared.fingerprint:
             return [
                 finding for finding in checked.findings

@@ -15,7 +15,7 @@ from pathlib import Path
 from finetune import disk, hub_errors, owners
 from finetune.config import DATA_FIELDS, RunConfig, is_upload
 from finetune.data import catalog, check_report, hub_access
-from finetune.data.check_report import CheckReport, read_report
+from finetune.data.check_report import CheckReport
 from finetune.errors import ConfigError, DataError
 from finetune.evaluation import baselines
 from finetune.jobs import background, workers
@@ -53,9 +53,9 @@ class CheckJob(BackgroundJob):
     def state(self) -> CheckState:
         """Return the check's state. Its rows are counted long before their lengths."""
         state = CheckState(**vars(super().state()))
-        if report := read_report(self.folder / "report.json"):
+        if report := disk.read_as(CheckReport, self.folder / "report.json"):
             state.report, state.status = report, "finished"
-        state.latest = report or read_report(self.folder / "partial.json")
+        state.latest = report or disk.read_as(CheckReport, self.folder / "partial.json")
         return state
 
     def work(self, report: Report) -> None:
@@ -72,7 +72,7 @@ class CheckJob(BackgroundJob):
 def report_known_beforehand(config: RunConfig) -> CheckReport | None:
     """Return the report on the bundled pairs as they are; None for others."""
     same = all(getattr(config, name) == getattr(RunConfig(), name) for name in DATA_FIELDS)
-    return read_report(BUNDLED_REPORT) if same else None
+    return disk.read_as(CheckReport, BUNDLED_REPORT) if same else None
 
 
 def start_check(store: RunStore, config: RunConfig, again: bool = False) -> CheckJob:

@@ -19,7 +19,7 @@ from finetune.environment import hub_connection
 from finetune.errors import ConfigError, DataError, first_line
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits, probabilities
-from finetune.metrics.catalog import ALL, LOSS
+from finetune.metrics.catalog import ALL
 
 FOLDER = Path(__file__).parent / "scores"  # for `evaluate.load`, with a metric's name
 
@@ -29,7 +29,7 @@ class ScoreModules:
     (`predictions`) or probabilities (`prediction_scores`).
 
     Args:
-        names: of the metrics, folders, and modules of the Hub.
+        names: of the metrics, folders, and modules of the Hub; the loss is the loop's own.
         classes: the number of classes or labels; 0 for scores.
         positive: of two classes, the index of the one that is meant.
         answer: turns logits into answers; the most probable class by default.
@@ -52,8 +52,6 @@ class ScoreModules:
         self._answer, self._shares = answer, shares
         modules, options = {}, {"positive": positive, "classes": classes}
         for name in names:
-            if name == LOSS.name:  # the loop's own
-                continue
             if name in ALL:
                 modules[name] = evaluate.load(str(FOLDER), name, keep_in_memory=True, **options)
                 continue

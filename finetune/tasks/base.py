@@ -19,7 +19,7 @@ from finetune.metrics.classification import Floats
 from finetune.metrics.intervals import Interval
 from finetune.metrics.modules import ScoreModules
 from finetune.metrics.shared_rows import SharedRows
-from finetune.tasks.labels import IMPOSSIBLE, LabelledRows, Reading, no_rows, unknown_changes
+from finetune.tasks.labels import IMPOSSIBLE, LabelledRows, Reading
 from finetune.text_hashes import Integers
 
 SINGLE_LABEL = "single_label_classification"  # also of runs that name no task
@@ -188,14 +188,6 @@ class Task(Protocol):
         (rows, strata) of 0 and 1 if a row may be of several."""
         return targets
 
-    def count(self, targets: Targets, names: Sequence[str]) -> list[int]:
-        """Return the rows of each class or label; none for a score."""
-        if not names:
-            return []
-        of_classes = targets.ndim == 1
-        counts = np.bincount(targets, None, len(names)) if of_classes else targets.sum(axis=0)
-        return [int(rows) for rows in counts]
-
     def questions(self, labels: LabelledRows) -> list[Finding]:
         """Return what a person must say before a column can be read."""
         return []
@@ -210,8 +202,8 @@ class Task(Protocol):
 
     def blocks(self, labels: LabelledRows) -> list[Finding]:
         """Return the reason why training is impossible, if there is one."""
-        none = unknown_changes(labels) or no_rows(labels, "train")
-        return none or self.unlearnable(labels) or no_rows(labels, "validation")
+        none = labels.unknown_changes() or labels.no_rows("train")
+        return none or self.unlearnable(labels) or labels.no_rows("validation")
 
     def problems(self, labels: LabelledRows) -> list[Finding]:
         """Return the reasons why rows cannot be trained on, or the questions to answer first."""
@@ -385,10 +377,6 @@ class Task(Protocol):
         """Return the metrics of `scores` with their 95% confidence intervals, by name. `shared`:
         which rows share a sentence; None if that is unknown."""
         return intervals.score_intervals(answers, truth, metrics, target.meant, shared)
-
-    def right(self, answers: Targets, truth: Targets) -> NDArray[np.bool_]:
-        """Return which answers are right, shape (examples,). Of no use unless `has_right`."""
-        return np.asarray((answers == truth).all(axis=_later_axes(truth)))
 
     def errors(self, answers: Targets, truth: Targets) -> Floats:
         """Return how wrong each answer is, from 0 for a right one; shape (examples,). Of labels it

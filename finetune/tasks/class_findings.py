@@ -16,16 +16,7 @@ from finetune.tasks import cells, classes, scores
 from finetune.tasks.base import MISSING_LABEL, MULTI_LABEL, SINGLE_LABEL, Target, Targets, Task
 from finetune.tasks.cells import NO_LABEL, clean_label
 from finetune.tasks.classes import Classes, LabelEncoder, make_classes
-from finetune.tasks.labels import (
-    LabelledRows,
-    answered,
-    change,
-    changeable,
-    changed_labels,
-    impossible,
-    no_label,
-    unreadable,
-)
+from finetune.tasks.labels import LabelledRows, answered, changeable, impossible
 
 # Imbalance, from 0 for even classes to 1 for a single one. MRPC's 68/32 is 0.35: accuracy alone
 # flatters. From 90/10 on, 0.8, it says next to nothing, and a model may learn to answer one class.
@@ -77,7 +68,7 @@ class ReadsClasses(Task):
             rows = labels.spelled(
                 [n for n, text in enumerate(labels.spellings) if text == NO_LABEL]
             )
-            asked.append(no_label(labels, rows, NO_LABEL, _("It is a class")))
+            asked.append(labels.no_label(rows, NO_LABEL, _("It is a class")))
         return asked
 
     def unlearnable(self, labels: LabelledRows) -> list[Finding]:
@@ -116,7 +107,7 @@ class ReadsClasses(Task):
         if target:
             yield from _positive_class(labels.config, target)
         yield from scores.classes_or_score(labels)
-        yield from changed_labels(labels)
+        yield from labels.changed()
         if labels.reading.rare and labels.config.rare_classes != "ask":
             undo = Remedy("rare_classes", "ask", _("Undo"))
             yield answered("rare-classes", _name_rare(labels.reading.rare), undo)
@@ -132,7 +123,7 @@ class ReadsClasses(Task):
             action = _("All other cells hold the same mark, {mark!r}.", mark=mark)
             yield Finding("empty-cells", "warns", title, action, labels.spelled([MISSING_LABEL]))
         nested = [n for n, cell in enumerate(labels.spellings) if cells.is_nested(cell)]
-        yield unreadable(labels, nested)
+        yield labels.unreadable(nested)
         if labels.reading.separator and labels.config.task:
             title = _(
                 "The column {column!r} holds several labels per row, such as {listed!r}.",
@@ -184,7 +175,7 @@ def _ask_about_rare(labels: LabelledRows) -> Finding:
     for name in list(rare)[:4]:
         if similar := classes.similar_class(name, others):
             text = _("{name!r} is {other!r}", name=name, other=similar)
-            remedies += change(labels, {name: similar}, text)
+            remedies += labels.change({name: similar}, text)
     remedies.append(Remedy("rare_classes", "leave_out", _("Leave out their rows")))
     remedies.append(Remedy("rare_classes", "keep", _("Keep them as classes")))
     codes = [names.index(name) for name in rare]
@@ -197,7 +188,7 @@ def _no_agreement(labels: LabelledRows) -> Iterator[Finding]:
         return
     indices = [n for n, text in enumerate(labels.spellings) if clean_label(text) in names]
     title = _("Rows whose annotators did not agree on a label ({names})", names=some(names))
-    remedies = change(labels, {name: name for name in names}, _("It is a class"))
+    remedies = labels.change({name: name for name in names}, _("It is a class"))
     rows = labels.spelled(indices)
     yield Finding("no-agreement", "notes", title, _("They are left out."), rows, remedies)
 
@@ -244,8 +235,8 @@ def _capitals(labels: LabelledRows) -> Finding:
             changes |= dict.fromkeys(others, name)
     title = _("Labels that differ in case only are taken as one class: {names}", names=some(shown))
     action = _("Say whether they are one class.")
-    remedies = change(labels, changes, _("They are one class"))
-    remedies += change(labels, {text: text for text in changes}, _("They are different classes"))
+    remedies = labels.change(changes, _("They are one class"))
+    remedies += labels.change({text: text for text in changes}, _("They are different classes"))
     return Finding("case", "warns", title, action, labels.spelled(rarer), remedies)
 
 

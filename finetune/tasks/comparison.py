@@ -104,6 +104,5 @@ def may_be_best(
 def misses(task: Task, answers: Targets, truth: Targets) -> Floats:
     """Return 1 for each wrong answer and 0 for a right one, or how far off it is if answers are
     only near; shape (rows,)."""
-    if task.has_right:
-        return np.asarray(~task.right(answers, truth), np.float64)
-    return task.errors(answers, truth)
+    errors = task.errors(answers, truth)
+    return np.asarray(errors != 0, np.float64) if task.has_right else errors

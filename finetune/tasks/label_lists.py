@@ -18,15 +18,7 @@ from finetune.messages import message as _
 from finetune.tasks import cells, classes
 from finetune.tasks.base import SINGLE_LABEL, Target, Targets, Task
 from finetune.tasks.cells import MARKS, NO_LABEL, Columns, find_separator, label_text
-from finetune.tasks.labels import (
-    LabelledRows,
-    Reading,
-    change,
-    changed_labels,
-    impossible,
-    no_label,
-    unreadable,
-)
+from finetune.tasks.labels import LabelledRows, Reading, impossible
 from finetune.text_hashes import Integers
 
 NAMES = {"\n": "newline", "\t": "tab", " ": "space"}  # of separators, which cannot be seen
@@ -256,7 +248,7 @@ class ReadsLists(Task):
         if not labels.reading.unclear:
             return []
         rows = labels.spelled(labels.reading.unlabelled)
-        return [no_label(labels, rows, "0", _("It means 0: the label is not given"))]
+        return [labels.no_label(rows, "0", _("It means 0: the label is not given"))]
 
     def unlearnable(self, labels: LabelledRows) -> list[Finding]:
         column, count = labels.column, len(labels.reading.names)
@@ -276,12 +268,12 @@ class ReadsLists(Task):
     ) -> Iterator[Finding]:
         """Report how cells are read, cells that cannot be, and labels of few, all or no rows."""
         yield _several_labels(labels)
-        yield from changed_labels(labels)
+        yield from labels.changed()
         if labels.reading.notation == "shares":
             title = _("The column {column!r} has numbers between 0 and 1.", column=labels.column)
             action = _("A row has a label from 0.5 on. For another limit, write 0 and 1.")
             yield Finding("shares", "warns", title, action)
-        yield unreadable(labels, labels.reading.unreadable)
+        yield labels.unreadable(labels.reading.unreadable)
         if labels.reading.notation == "places" and not labels.config.label_map:
             title = _(
                 "The column {column!r} has 0 or 1 for each of {count} labels, but not their names.",
@@ -363,7 +355,7 @@ def _few_rows(labels: LabelledRows) -> Iterator[Finding]:
     if names_of_none := [names[label] for label in np.flatnonzero(every == 0)]:
         title = _("Labels that no row has: {names}", names=some([*map(repr, names_of_none)]))
         action = _("A model learns never to give them, and each counts as 0 in macro F1.")
-        remedies = change(labels, dict.fromkeys(names_of_none, ""), _("Leave them out"))
+        remedies = labels.change(dict.fromkeys(names_of_none, ""), _("Leave them out"))
         yield Finding("label-of-none", "warns", title, action, remedies=remedies)
     of_all = np.flatnonzero(train == len(labels.of("train")))
     if names_of_all := [names[label] for label in of_all]:
@@ -371,7 +363,7 @@ def _few_rows(labels: LabelledRows) -> Iterator[Finding]:
             "Labels that every training row has: {names}", names=some([*map(repr, names_of_all)])
         )
         action = _("A model learns to give them to every row, whatever it says.")
-        remedies = change(labels, dict.fromkeys(names_of_all, ""), _("Leave them out"))
+        remedies = labels.change(dict.fromkeys(names_of_all, ""), _("Leave them out"))
         yield Finding("label-of-all", "warns", title, action, remedies=remedies)
     for split, rows in counts.items():
         missing = np.flatnonzero((rows == 0) & (train > 0))

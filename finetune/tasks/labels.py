@@ -67,6 +67,48 @@ class LabelledRows:
         """The rows whose label has one of these spellings, by split."""
         return self.where(lambda codes: np.isin(codes, spellings))
 
+    def change(self, changes: Mapping[str, str], text: str) -> list[Remedy]:
+        """Return a button that adds label changes to the configuration; no button if the resulting
+        `label_map` would be too long."""
+        own = {changeable(old): new for old, new in changes.items()}
+        value = label_map(self.config.changed_labels | own)
+        return [Remedy("label_map", value, text)] if len(value) <= MOST_CHANGES else []
+
+    def changed(self) -> Iterator[Finding]:
+        """Report the labels that a person changed."""
+        if changes := self.config.label_map:
+            title = _("Labels that you changed: {changes}", changes=changes)
+            yield answered("label-map", title, Remedy("label_map", "", _("Undo")))
+
+    def no_label(self, rows: Sequence[tuple[str, Integers]], other: str, text: str) -> Finding:
+        """Ask whether -1 stands for no label. `rows` have it; otherwise it stands for `other`,
+        which `text` says."""
+        column = self.column
+        title = _("Does -1 in the column {column!r} mean that a row has no label?", column=column)
+        remedies = self.change({NO_LABEL: ""}, _("No label: leave out these rows"))
+        remedies += self.change({NO_LABEL: other}, text)
+        return question("no-label", title, remedies, rows)
+
+    def unreadable(self, spellings: Sequence[int]) -> Finding:
+        """Report cells that are lists or objects, and cannot be read."""
+        title = _("Cells of the column {column!r} that cannot be read", column=self.column)
+        action, rows = _("They are left out."), self.spelled(spellings)
+        return Finding("unreadable-labels", "warns", title, action, rows)
+
+    def unknown_changes(self) -> list[Finding]:
+        """Report that `label_map` changes labels that no row has."""
+        names = some(self.reading.unknown)
+        text = _("label_map changes {names}, but no row has that label.", names=names)
+        undo = Remedy("label_map", "", _("Undo"))
+        return impossible(text, "label-map", undo) if names else []
+
+    def no_rows(self, split: str) -> list[Finding]:
+        """Report that no row is left to train on (`train`) or for validation."""
+        text = _("No row is left for validation.")
+        if split == "train":
+            text = _("No row of {source} can be trained on.", source=self.source)
+        return [] if len(self.rows[split][1]) else impossible(text)
+
 
 def changeable(name: str) -> str:
     """Remove the characters of a label's name that a configuration cannot hold."""
@@ -78,61 +120,11 @@ def label_map(changed: Mapping[str, str]) -> str:
     return shlex.join(f"{old}={new}" for old, new in changed.items())
 
 
-def change(labels: LabelledRows, changes: Mapping[str, str], text: str) -> list[Remedy]:
-    """Return a button that adds label changes to a configuration; no button if the resulting
-    `label_map` would be too long."""
-    own = {changeable(old): new for old, new in changes.items()}
-    value = label_map(labels.config.changed_labels | own)
-    return [Remedy("label_map", value, text)] if len(value) <= MOST_CHANGES else []
-
-
 def answered(kind: str, title: str, undo: Remedy, rows: int = 0) -> Finding:
     """Report what a person chose, with a button that undoes it."""
     return Finding(kind, "notes", title, _("You chose it."), count=rows, remedies=[undo], done=True)
 
 
-def changed_labels(labels: LabelledRows) -> Iterator[Finding]:
-    """Report the labels that a person changed."""
-    if changes := labels.config.label_map:
-        title = _("Labels that you changed: {changes}", changes=changes)
-        yield answered("label-map", title, Remedy("label_map", "", _("Undo")))
-
-
-def no_label(
-    labels: LabelledRows, rows: Sequence[tuple[str, Integers]], other: str, text: str
-) -> Finding:
-    """Ask whether -1 stands for no label. `rows` have it; otherwise it stands for `other`, which
-    `text` says."""
-    title = _(
-        "Does -1 in the column {column!r} mean that a row has no label?", column=labels.column
-    )
-    remedies = change(labels, {NO_LABEL: ""}, _("No label: leave out these rows"))
-    remedies += change(labels, {NO_LABEL: other}, text)
-    return question("no-label", title, remedies, rows)
-
-
-def unreadable(labels: LabelledRows, spellings: Sequence[int]) -> Finding:
-    """Report cells that are lists or objects, and cannot be read."""
-    title = _("Cells of the column {column!r} that cannot be read", column=labels.column)
-    action, rows = _("They are left out."), labels.spelled(spellings)
-    return Finding("unreadable-labels", "warns", title, action, rows)
-
-
 def impossible(text: str, kind: str = "impossible", *remedies: Remedy) -> list[Finding]:
     """Report why training is impossible."""
     return [Finding(kind, "blocks", text, IMPOSSIBLE, remedies=[*remedies])]
-
-
-def unknown_changes(labels: LabelledRows) -> list[Finding]:
-    """Report that `label_map` changes labels that no row has."""
-    names = some(labels.reading.unknown)
-    text = _("label_map changes {names}, but no row has that label.", names=names)
-    return impossible(text, "label-map", Remedy("label_map", "", _("Undo"))) if names else []
-
-
-def no_rows(labels: LabelledRows, split: str) -> list[Finding]:
-    """Report that no row is left to train on (`train`) or for validation."""
-    text = _("No row is left for validation.")
-    if split == "train":
-        text = _("No row of {source} can be trained on.", source=labels.source)
-    return [] if len(labels.rows[split][1]) else impossible(text)

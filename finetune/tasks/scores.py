@@ -16,7 +16,7 @@ from finetune.tasks import cells
 from finetune.tasks.base import LEFT_OUT, MISSING_LABEL, REGRESSION, SINGLE_LABEL, Targets, Task
 from finetune.tasks.cells import COMMA, POINT, Number, to_number
 from finetune.tasks.classes import LabelEncoder
-from finetune.tasks.labels import LabelledRows, Reading, answered, impossible, no_label
+from finetune.tasks.labels import LabelledRows, Reading, answered, impossible
 from finetune.text_hashes import Integers
 
 FAR = 3.0  # quartile ranges beyond the quartiles, Tukey's "far out" (1977)
@@ -200,7 +200,7 @@ class ReadsScores(Task):
             asked.append(question("decimals", title, ways))
         if reading.unclear:
             rows = labels.where(lambda codes: codes[:, 0] == -1)
-            asked.append(no_label(labels, rows, cells.NO_LABEL, _("It is a score")))
+            asked.append(labels.no_label(rows, cells.NO_LABEL, _("It is a score")))
         return asked
 
     def findings(
