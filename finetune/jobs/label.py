@@ -216,11 +216,11 @@ def delete_labelling(job: LabelJob) -> None:
 
 
 def named_labelling(store: RunStore, name: str) -> LabelJob:
-    """Return the labelling of an id, or the newest one of a file's name. DataError if there is
-    none."""
+    """Return the labelling of an id, or the newest one of a file's name; the newest one of pairs
+    if the name is empty. DataError if there is none."""
     jobs = LabelJob.newest(store)
     for job in jobs:
-        if name in (job.id, job.title):
+        if name in (job.id, job.title) or (job.request.get("pairs") and not name):
             return job
     raise DataError(
         "There is no labelling {name!r}; there are {names}.", "Start one first.",
