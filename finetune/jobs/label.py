@@ -73,14 +73,14 @@ class LabelJob(BackgroundJob):
         is_pairs, count = self.request["pairs"], len(texts)
         if is_pairs:
             first = candidates.first_pairs(texts, file_of)
-            write_deck(self.folder, 1, first, np.arange(len(first)), False)
+            write_deck(self.folder, first, np.arange(len(first)))
         else:
             items = np.arange(count, dtype=np.int32)[:, None]
-            write_deck(self.folder, 1, items, np.array([], int), True)
+            write_deck(self.folder, items, np.array([], int))
         vectors = self._encode(texts, report)
         if not is_pairs:
             spread = candidates.far_apart(vectors, _TEXT_STARTS)
-            write_deck(self.folder, 2, items, np.array(spread), True, vectors)
+            write_deck(self.folder, items, np.array(spread), vectors)
             return
         report(Phase.PROBE, "", 0, 0)
         answered = np.array([one.item for one in self.labelling.answers()], np.int32).reshape(-1, 2)
@@ -91,7 +91,7 @@ class LabelJob(BackgroundJob):
         asked = np.unique(np.concatenate([asked, answered]), axis=0)
         features = candidates.pair_features(texts, vectors, asked)
         order = candidates.question_order(features[:, :4].sum(axis=1))
-        write_deck(self.folder, 2, asked, order, True, features)
+        write_deck(self.folder, asked, order, features)
 
     def _read_texts(self, report: Report) -> tuple[list[str], Any]:
         """Write each text once, and the text of each row. DataError if there are too few."""
@@ -173,7 +173,7 @@ def start_labelling(
     checkpoints.check_length(config.checkpoint, config.max_length)
     names, found = list(names) or [path.name for path in files], []
     for path, name, column in zip(files, names, [*columns, "", ""], strict=False):
-        given, _usable = child_process.call(
+        given = child_process.call(
             "finetune.labels.brought_files:text_column", str(path), name, column,
             about=name, confinement=Confinement((str(path),)),
         )  # fmt: skip

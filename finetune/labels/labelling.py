@@ -62,7 +62,6 @@ class Deck(NamedTuple):
     items: NDArray[np.int32]  # shape (items, 1 or 2)
     random: NDArray[np.int64]  # items that only measure, in the order in which they are asked
     spread: NDArray[np.int64]  # other items, in the order before there is a model
-    measures: NDArray[np.bool_]  # of each item, whether it is one of `random`
     features: NDArray[np.float32] | None  # None while they are computed
     place_of: dict[Item, int]
 
@@ -213,8 +212,8 @@ class Labelling:
                 names = ", ".join(self.names)
                 raise DataError("One label is needed.", "Give one of {names}.", names=names)
             if (found := self._probabilities(np.array([place]))) is not None:
-                guess = learning.given(found[0], self.names, self.several)
-        how = RANDOM if deck.measures[place] else CHOSEN
+                guess = learning.answers(found, self.names, self.several)[0]
+        how = RANDOM if place in deck.random else CHOSEN
         given = Answer(own, labels, who, time.time(), how, guess)
         line = given._asdict()
         self._append(line | {"answer": line.pop("labels")})
@@ -300,21 +299,16 @@ def _read_texts(folder: Path) -> NDArray[Any]:
 
 
 @functools.lru_cache(4)
-def _read_deck(folder: Path, version: str) -> Deck:
-    facts = disk.parse_object(version)
-
-    def array(name: str) -> Any:
-        return np.load(folder / f"{name}-{facts['stage']}.npy", mmap_mode="r")
-
-    items, spread = np.array(array("items")), np.array(array("spread"))
+def _read_deck(folder: Path, facts: str) -> Deck:
+    stage = disk.parse_object(facts)["stage"]
+    items, spread = (np.load(folder / f"{name}-{stage}.npy") for name in ("items", "spread"))
+    features = np.load(folder / "features-2.npy", mmap_mode="r") if stage == 2 else None
     order = np.random.default_rng(0).permutation(len(items))
-    random = order[: len(order) // EVERY if facts["measures"] else 0]
-    measures = np.zeros(len(items), bool)
-    measures[random] = True
+    # The first pairs are neighbours by their letters, and no random part of the candidates.
+    random = order[: len(order) // EVERY if stage == 2 or items.shape[1] == 1 else 0]
     spread = np.concatenate([spread, order[~np.isin(order, spread)]]).astype(np.int64)
     place_of = {tuple(item): place for place, item in enumerate(items.tolist())}
-    features = array("features") if facts["features"] else None
-    return Deck(items, random, spread[~measures[spread]], measures, features, place_of)
+    return Deck(items, random, spread[~np.isin(spread, random)], features, place_of)
 
 
 @functools.lru_cache(4)
@@ -325,19 +319,14 @@ def _fit(folder: Path, lines: int) -> Learner:
 
 
 def write_deck(
-    folder: Path, stage: int, items: NDArray[np.int32], spread: NDArray[Any], measures: bool,
+    folder: Path, items: NDArray[np.int32], spread: NDArray[Any],
     features: NDArray[np.float32] | None = None,
 ) -> None:  # fmt: skip
-    """Write what can be asked.
-
-    Args:
-        stage: 1 for what is known before there are features, then 2.
-        spread: indices of items, in the order before there is a model; others follow at random.
-        measures: True to keep a third of the items for random questions.
-    """
-    arrays: dict[str, Any] = {"items": items, "spread": spread, "features": features}
-    for name, array in arrays.items():
-        if array is not None:
-            np.save(folder / f"{name}-{stage}.npy", array)
-    facts = {"stage": stage, "measures": measures, "features": features is not None}
-    disk.write_atomically(folder / "deck.json", json.dumps(facts))
+    """Write what can be asked: first without `features`, then with them. `spread` has the indices
+    of items in the order before there is a model; others follow at random."""
+    stage = 1 if features is None else 2
+    np.save(folder / f"items-{stage}.npy", items)
+    np.save(folder / f"spread-{stage}.npy", spread)
+    if features is not None:
+        np.save(folder / f"features-{stage}.npy", features)
+    disk.write_atomically(folder / "deck.json", json.dumps({"stage": stage}))

@@ -156,7 +156,7 @@ def answered(asked, folder):
     JobFolder(folder).describe_job("label", "", request)
     pq.write_table(pa.table({"text": asked.texts}), folder / "texts.parquet")
     order = candidates.question_order(asked.features[:, :4].sum(axis=1))
-    write_deck(folder, 2, asked.items, order, True, asked.features)
+    write_deck(folder, asked.items, order, asked.features)
     labelling = Labelling(folder)
     for _ in range(max(SIZES)):
         question = labelling.next("oracle")

@@ -53,7 +53,7 @@ def prepared(folder, texts, **request):
     pq.write_table(pa.table({"text": texts}), folder / "texts.parquet")
     features = np.array([[len(text), 3.0 * ("a" in text)] for text in texts], np.float32)
     items = np.arange(len(texts), dtype=np.int32)[:, None]
-    write_deck(folder, 2, items, np.arange(4), True, features)
+    write_deck(folder, items, np.arange(4), features)
     return Labelling(folder)
 
 
