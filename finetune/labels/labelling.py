@@ -201,8 +201,11 @@ class Labelling:
             item: of the question, a list of numbers.
             labels: a list of names; None skips the question.
         """
-        own, deck = tuple(item) if isinstance(item, list | tuple) else (), self.deck
-        if not all(isinstance(text, int) for text in own) or own not in deck.place_of:
+        texts, deck = item if isinstance(item, list | tuple) else [], self.deck
+        own = tuple(text for text in texts if isinstance(text, int))
+        if own not in deck.place_of and (self.folder / "items-1.npy").is_file():
+            deck = _read_deck(self.folder, json.dumps({"stage": 1}))  # asked before the vectors
+        if own not in deck.place_of:
             raise DataError("There is no such question.", "Ask for the next one.")
         place, guess = deck.place_of[own], None
         if labels is not None:
@@ -211,7 +214,8 @@ class Labelling:
             if len(labels) != 1 and not self.several:
                 names = ", ".join(self.names)
                 raise DataError("One label is needed.", "Give one of {names}.", names=names)
-            if (found := self._probabilities(np.array([place]))) is not None:
+            found = self._probabilities(np.array([place])) if deck is self.deck else None
+            if found is not None:
                 guess = learning.answers(found, self.names, self.several)[0]
         how = RANDOM if place in deck.random else CHOSEN
         given = Answer(own, labels, who, time.time(), how, guess)

@@ -66,7 +66,7 @@ class LabelPanel(Panel):
             with gr.Row(visible=False, elem_id="label-next") as self.row:
                 self.start = button("Train on these answers", "label-train", 200, variant="primary")
                 self.again = button("Other texts or labels", "label-again", 200)
-                self.remove = button("Delete", "label-remove")
+                self.remove = button("Delete", "label-remove", scale=0)
                 self.confirm = button("", "label-sure", 200, variant="stop", visible=False)
                 self.model = dropdown([], "Model", "label-model", 220, value=None)
                 self.answer = button("Let this model answer all", "label-answer", 200)
