@@ -1,6 +1,6 @@
 // A question of a labelling (label.html: card): answered by a press, or by the keys that it shows.
 // One answer is sent at a time; the next card ends the wait.
-let sent = false, asked = false;
+let sent = false, asked = false, tallest = 0, shown = 0;
 const send = (event) => {
   if (sent) return;
   sent = true;
@@ -46,6 +46,11 @@ document.addEventListener('keydown', (event) => {
 });
 watch('value', () => {
   sent = false;
+  const texts = element.querySelector('.ft-asked'); // shorter ones leave the buttons where they are
+  if (texts?.childElementCount !== shown) tallest = 0; // of another labelling
+  shown = texts?.childElementCount;
+  tallest = Math.max(tallest, texts?.offsetHeight ?? 0);
+  if (texts) texts.style.minHeight = `${tallest}px`;
   if (asked || !element.querySelector('[data-item]')) return;
   asked = true; // the first question comes into view, once
   if (element.getBoundingClientRect().bottom > innerHeight) element.scrollIntoView({block: 'center'});

@@ -363,7 +363,7 @@ def groups(
     A person's answers are kept as they are.
 
     Args:
-        labelling: of pairs; or its id, or the name of its file.
+        labelling: of pairs; or its id, or the name of its file; the newest of pairs if "".
         run: trained on its answers.
         out: the file to write, with the columns of the labelled file and `group`. Of two files that
             are matched, the second becomes `out` with `-2` in its name.

@@ -8,7 +8,8 @@ from pathlib import Path
 from finetune import api, arguments
 from finetune.cli import options
 from finetune.config import RunConfig
-from finetune.jobs.label import LabelJob, named_labelling
+from finetune.errors import DataError
+from finetune.jobs.label import named_labelling
 from finetune.labels.labelling import Labelling, Question
 from finetune.runs.store import RunStore, named_run
 
@@ -37,7 +38,7 @@ def label(words: list[str] | None = None) -> int:
         parser.error("give --file for a new labelling, or --resume")
     if args.export and args.export.suffix not in (".csv", ".jsonl"):
         parser.error(f"--export is {args.export}: end its name in .csv or .jsonl")
-    if args.resume:
+    if args.resume is not None:
         labelling = named_labelling(store, args.resume).labelling
     else:
         names = [name for name in args.labels.split(",") if name.strip()]
@@ -50,15 +51,9 @@ def label(words: list[str] | None = None) -> int:
         options.write_output(args.export, labelling.export(args.export.suffix))
         return 0
     _ask(labelling, args.who)
-    columns = (
-        "--sentence1_column text1 --sentence2_column text2"
-        if labelling.pairs
-        else ("--sentence1_column text --sentence2_column '(none)'")
-    )
     name = labelling.folder.name
     print(f"go on with --resume {name}; for training: --resume {name} --export answers.jsonl, then")
-    train = "python -m finetune train --train_file answers.jsonl --folds 5"
-    print(f"  {train} {columns} --label_column label")
+    print("  python -m finetune train --train_file answers.jsonl --folds 5")
     return 0
 
 
@@ -67,35 +62,33 @@ def _ask(labelling: Labelling, who: str) -> None:
     print(_KEYS)
     while (question := labelling.next(who)) is not None:
         names = labelling.names
-        print(f"\n{question.number}.")
-        for text in question.texts:
-            print(f"   {text}")
+        print(f"\n{question.number}.", *question.texts, sep="\n   ")
         print("   " + "  ".join(f"{n} {name}" for n, name in enumerate(names, 1)))
         try:
             typed = input("> ").strip()
         except EOFError:
-            break
+            typed = "q"
+        numbers = typed.replace(",", " ").split()
         if typed == "q":
             break
         if typed == "z":
             labelling.undo(who)
         elif typed.startswith("+"):
             labelling.add_name(typed[1:], who)
+        elif all(one.isdecimal() and int(one) <= len(names) for one in numbers):
+            labels = [names[int(one) - 1] for one in numbers if int(one)]
+            _take(labelling, question, labels if numbers else None, who)
         else:
-            _take(labelling, question, typed, who)
+            print(f"   {typed!r} is none of these: {_KEYS}")
 
 
-def _take(labelling: Labelling, question: Question, typed: str, who: str) -> None:
-    numbers = typed.replace(",", " ").split()
-    names = labelling.names
-    if not all(one.isdecimal() and int(one) <= len(names) for one in numbers):
-        print(f"   {typed!r} is none of these: {_KEYS}")
+def _take(labelling: Labelling, question: Question, labels: list[str] | None, who: str) -> None:
+    """Take an answer, and say what the model makes of it."""
+    try:
+        given = labelling.answer(question.item, labels, who)
+    except DataError as error:
+        print(f"   {error}")
         return
-    labels = [names[int(one) - 1] for one in numbers if int(one)]
-    if numbers and len(labels) != 1 and not labelling.several:
-        print("   One label is needed.")
-        return
-    given = labelling.answer(question.item, labels if numbers else None, who)
     if given.guess is not None:
         print(f"   the model would have said: {', '.join(given.guess) or 'none'}")
     found = labelling.estimate() if question.number % 10 == 0 else None
@@ -117,9 +110,8 @@ def groups(words: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     args = parser.parse_args(words)
     options.check_outputs(parser, {"out": args.out}, [])
-    store = RunStore(args.runs)
-    job = named_labelling(store, args.labelling) if args.labelling else _newest(store)
-    found = api.groups(job.labelling, named_run(args.run, args.runs), args.out)
+    run = named_run(args.run, args.runs)
+    found = api.groups(args.labelling, run, args.out, RunStore(args.runs))
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
         return 0
@@ -130,8 +122,3 @@ def groups(words: list[str] | None = None) -> int:
             of = f"{found['measured']} random pairs"
             print(f"  {name} {value:.3f} ({low:.3f} to {high:.3f}), by {of}")
     return 0
-
-
-def _newest(store: RunStore) -> LabelJob:
-    found = [job for job in LabelJob.newest(store) if job.request.get("pairs")]
-    return found[0] if found else named_labelling(store, "")

@@ -69,6 +69,7 @@ _NO_TEXTS = {
     "place", "address", "timezone", "annotator", "worker", "source", "file", "filename", "keyword",
     "genre", "parse", "year",
 }  # fmt: skip
+_IDS = {"id", "idx", "ids", "index", "uid", "guid", "uuid"}  # of these none is an answer
 _FACTS = {"status", "users", "user", "user_id", "score", "agent", "annotator"}  # on another column
 _SPLITS = {"train", "training", "dev", "val", "valid", "validation", "test", "eval"}
 _TEXT_KINDS: tuple[Kind, ...] = ("unknown", "text", "repeated", "short")
@@ -252,7 +253,7 @@ def _vary(candidates: Iterable[str], free: Profiles) -> bool:
 
 def _possible(free: Profiles, candidates: Container[str], taken: Container[str]) -> list[str]:
     """Every column that may be the answer: the candidates first, then those of few values, numbers
-    or short texts; any other if there are none."""
+    or short texts; any other but an id if there are none."""
     kinds: tuple[Kind, ...] = ("few", "lists", "repeated", "number", "short", "unknown")
     others = [name for name in free if name not in taken and name not in candidates]
     likely = [
@@ -260,6 +261,7 @@ def _possible(free: Profiles, candidates: Container[str], taken: Container[str])
         if free[name].kind in kinds and _vary([name], free) and _last_word(name) not in _NO_TEXTS
     ]  # fmt: skip
     usable = [name for name in others if free[name].kind != "unusable"]
+    usable = [name for name in usable if _last_word(name) not in _IDS]
     return [*(name for name in free if name in candidates), *likely] or usable
 
 

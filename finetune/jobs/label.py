@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from finetune.environment.confinement import Confinement
 from finetune.errors import ConfigError, DataError, FinetuneError, JobError, some
 from finetune.evaluation import baselines, saved_predictions
 from finetune.hyperparameter import FOLDS
-from finetune.jobs import background, check
+from finetune.jobs import background, check, workers
 from finetune.jobs.background import BackgroundJob, Report
 from finetune.labels import brought_files, candidates, groups
 from finetune.labels.labelling import CHOSEN, RANDOM, SAME, Item, Labelling, write_deck
@@ -74,23 +73,25 @@ class LabelJob(BackgroundJob):
         is_pairs, count = self.request["pairs"], len(texts)
         if is_pairs:
             first = candidates.first_pairs(texts, file_of)
-            write_deck(self.folder, 1, first, np.arange(len(first)), False)
+            write_deck(self.folder, first, np.arange(len(first)))
         else:
             items = np.arange(count, dtype=np.int32)[:, None]
-            write_deck(self.folder, 1, items, np.array([], int), True)
+            write_deck(self.folder, items, np.array([], int))
         vectors = self._encode(texts, report)
         if not is_pairs:
             spread = candidates.far_apart(vectors, _TEXT_STARTS)
-            write_deck(self.folder, 2, items, np.array(spread), True, vectors)
+            write_deck(self.folder, items, np.array(spread), vectors)
             return
         report(Phase.PROBE, "", 0, 0)
-        pairs = candidates.candidate_pairs(vectors, file_of)
+        answered = np.array([one.item for one in self.labelling.answers()], np.int32).reshape(-1, 2)
+        found = [candidates.candidate_pairs(vectors, file_of), answered]
+        pairs = np.unique(np.concatenate(found), axis=0)
         np.save(self.folder / "candidates.npy", pairs)
-        random = np.random.default_rng(1)
-        asked = np.sort(random.permutation(len(pairs))[:MOST_ASKED])
-        features = candidates.pair_features(texts, vectors, pairs[asked])
+        asked = np.random.default_rng(1).permutation(pairs)[:MOST_ASKED]
+        asked = np.unique(np.concatenate([asked, answered]), axis=0)
+        features = candidates.pair_features(texts, vectors, asked)
         order = candidates.question_order(features[:, :4].sum(axis=1))
-        write_deck(self.folder, 2, pairs[asked], order, True, features)
+        write_deck(self.folder, asked, order, features)
 
     def _read_texts(self, report: Report) -> tuple[list[str], Any]:
         """Write each text once, and the text of each row. DataError if there are too few."""
@@ -172,7 +173,7 @@ def start_labelling(
     checkpoints.check_length(config.checkpoint, config.max_length)
     names, found = list(names) or [path.name for path in files], []
     for path, name, column in zip(files, names, [*columns, "", ""], strict=False):
-        given, _usable = child_process.call(
+        given = child_process.call(
             "finetune.labels.brought_files:text_column", str(path), name, column,
             about=name, confinement=Confinement((str(path),)),
         )  # fmt: skip
@@ -194,26 +195,32 @@ def start_labelling(
 def _make_room(store: RunStore) -> None:
     """Remove the visitor's labellings without an answer, but for the newest ones. JobError if there
     are too many others."""
-    kept: list[LabelJob] = []
-    for job in LabelJob.newest(store):
-        unused = not (job.folder / "answers.jsonl").exists() and not job.state().running
-        if unused and len(kept) >= _UNUSED:
-            shutil.rmtree(job.folder, ignore_errors=True)
-        else:
-            kept.append(job)
-    if len(kept) >= store.visitor.policy.limits.runs:
+    jobs = LabelJob.newest(store)
+    answered = [job for job in jobs if (job.folder / "answers.jsonl").exists()]
+    unused = [job for job in jobs if job not in answered and not job.state().running]
+    for job in unused[_UNUSED:]:
+        delete_labelling(job)
+    if len(answered) >= store.visitor.policy.limits.runs:
         raise JobError(
-            "You have {n} labellings, as many as may be kept.", "Go on with one of them.",
-            n=len(kept),
-        )  # fmt: skip
+            "You have {n} labellings, as many as may be kept.",
+            "Go on with one of them, or delete one.",
+            n=len(answered),
+        )
+
+
+def delete_labelling(job: LabelJob) -> None:
+    """Remove a labelling with its answers, ending its jobs first."""
+    for own in (AnswersJob(job.folder / "answers"), job):
+        workers.kill_worker(own)
+    disk.remove_folder(job.folder)
 
 
 def named_labelling(store: RunStore, name: str) -> LabelJob:
-    """Return the labelling of an id, or the newest one of a file's name. DataError if there is
-    none."""
+    """Return the labelling of an id, or the newest one of a file's name; the newest one of pairs
+    if the name is empty. DataError if there is none."""
     jobs = LabelJob.newest(store)
     for job in jobs:
-        if name in (job.id, job.title):
+        if name in (job.id, job.title) or (job.request.get("pairs") and not name):
             return job
     raise DataError(
         "There is no labelling {name!r}; there are {names}.", "Start one first.",
@@ -241,25 +248,19 @@ def training_config(store: RunStore, job: LabelJob, config: RunConfig) -> RunCon
         )  # fmt: skip
     if few := len(given) < CROSS_VALIDATED:
         splits["train"] |= splits.pop("validation")
-    columns = ["sentence1", "sentence2"] if labelling.pairs else ["text"]
     with tempfile.TemporaryDirectory() as folder:
         files = {}
         for split, answers in splits.items():
+            rows = [json.dumps(labelling.row(*one), ensure_ascii=False) for one in answers.items()]
             files[split] = Path(folder) / f"{split}.jsonl"
-            with files[split].open("w", encoding="utf-8") as file:
-                for item, labels in answers.items():
-                    cells: dict[str, Any] = dict(
-                        zip(columns, map(labelling.text, item), strict=True)
-                    )
-                    cells["label"] = list(labels) if labelling.several else labels[0]
-                    file.write(json.dumps(cells, ensure_ascii=False) + "\n")
+            files[split].write_text("\n".join(rows) + "\n", encoding="utf-8")
         name = f"{job.title.partition('.')[0]}-answers.jsonl"
         dataset = store.uploads.add(files, dict.fromkeys(files, name))
+    columns = ("text1", "text2") if labelling.pairs else ("text", NO_COLUMN)
     chosen = {
         "dataset": dataset, "label_column": "label", "sentence1_column": columns[0],
-        "sentence2_column": columns[1] if labelling.pairs else NO_COLUMN,
-        "positive_label": SAME if labelling.pairs else "", "folds": FOLDS if few else 0,
-        "task": MULTI_LABEL if labelling.several else "",
+        "sentence2_column": columns[1], "positive_label": SAME if labelling.pairs else "",
+        "folds": FOLDS if few else 0, "task": MULTI_LABEL if labelling.several else "",
     }  # fmt: skip
     return config.changed(**{name: getattr(defaults, name) for name in DATA_FIELDS} | chosen)
 
@@ -294,23 +295,18 @@ def start_answers(store: RunStore, job: LabelJob, run: Run) -> AnswersJob:
     return answers
 
 
-def check_model(labelling: Labelling, run: Run) -> None:
-    """Raise a DataError if a run's model does not answer with a labelling's labels."""
-    target = _target_of(run)
-    lacking = [name for name in labelling.names if name not in target.names]
-    if lacking or not run.has_model():
+def check_model(labelling: Labelling, run: Run) -> Target:
+    """Return what a run learns. DataError if its model does not answer with a labelling's
+    labels."""
+    prepared = run.state().prepared
+    known = prepared.target.names if prepared else ()
+    lacking = [name for name in labelling.names if name not in known]
+    if prepared is None or lacking or not run.has_model():
         raise DataError(
             "The model of {run} does not know {names}.",
             "Train on these answers first, or choose a model that was.",
             run=run.title(), names=some(lacking) or _("anything yet"),
         )  # fmt: skip
-
-
-def _target_of(run: Run) -> Target:
-    """Return what a run learns. DataError until its pairs are prepared."""
-    prepared = run.state().prepared
-    if prepared is None:
-        raise DataError("This run has not begun.", "Wait until it has.")
     return prepared.target
 
 
@@ -338,73 +334,56 @@ def answer_all(
     from finetune.inference.scorer import Scorer
 
     labelling = Labelling(folder)
-    check_model(labelling, run)
-    scorer = Scorer.of_run(run)
-    target, texts = scorer.target, np.array(pq.read_table(folder / "texts.parquet")["text"], object)
-    items = labelling.deck.items
+    target, texts, items = check_model(labelling, run), labelling.texts, labelling.deck.items
     every = np.load(folder / "candidates.npy") if labelling.pairs else items
-    places = [list(target.names).index(name) for name in labelling.names]
-    task, blocks, done = task_of(target), [], 0
-    rows = ((texts[own[0]], texts[own[1]] if len(own) > 1 else None) for own in every)
-    for block in scorer.stream(rows):
-        given = task.answers(block.logits, target)
+    places, blocks = [list(target.names).index(name) for name in labelling.names], []
+    rows = ((texts[own[0]], texts[own[1]] if labelling.pairs else None) for own in every)
+    for block in Scorer.of_run(run).stream(rows):
+        given = task_of(target).answers(block.logits, target)
         blocks.append(given.probabilities[:, places])
-        done += len(block.logits)
-        report(Phase.PREDICT, "", done, len(every))
+        report(Phase.PREDICT, "", sum(map(len, blocks)), len(every))
     probabilities = np.concatenate(blocks)
-    of_items = probabilities
-    if labelling.pairs:
-        index = {tuple(pair): place for place, pair in enumerate(every.tolist())}
-        of_items = probabilities[[index[tuple(item)] for item in items.tolist()]]
+    row_of = {tuple(item): row for row, item in enumerate(every.tolist())}
     with disk.replacing(folder / "scores.npy") as new, new.open("wb") as file:
-        np.save(file, of_items)
+        np.save(file, probabilities[[row_of[item] for item in labelling.deck.place_of]])
     if not labelling.pairs:
         return {"run": run.id}
-    of_text, figures, doubt = _grouped(labelling, run, len(texts), every, probabilities[:, 0])
+    same = probabilities[:, 0]
+    known = {item: own[0] == SAME for item, own in labelling.settled().items()}
+    figures = _measure(labelling, run, every, same, dict(known))
+    of_text = groups.group(len(texts), every, same, known)
     grouped, sizes = 0, np.bincount(of_text)
     for place, (path, name) in enumerate(LabelJob(folder).inputs(), 1):
         of_rows = np.load(folder / f"rows-{place}.npy")
         grouped += int((sizes[of_text[of_rows[of_rows >= 0]]] > 1).sum())
         brought_files.write_groups(path, name, of_rows, of_text, results[place - 1])
-    doubtful = [(float(probabilities[row, 0]), texts[every[row]].tolist()) for row in doubt]
-    largest = [own for own in np.argsort(-sizes, kind="stable")[:_SHOWN] if sizes[own] > 1]
-    members = [(int(own) + 1, texts[of_text == own][:_SHOWN].tolist()) for own in largest]
-    facts = {"run": run.id, "groups": int((sizes > 1).sum()), "grouped": grouped}
-    return facts | figures | {"doubtful": doubtful, "largest": members}
-
-
-def _grouped(
-    labelling: Labelling, run: Run, texts: int, pairs: candidates.Items, same: Any
-) -> tuple[Any, dict[str, Any], list[int]]:
-    """Group texts. Returns the group of each; figures by random pairs whose answers had no part in
-    it, and that the model had not learned; and the rows of the pairs most in doubt."""
-    answered = {item: own[0] == SAME for item, own in labelling.settled().items()}
-    random = {item: answered.pop(item) for item in labelling.settled(RANDOM) if item in answered}
-    index = {tuple(pair): place for place, pair in enumerate(pairs.tolist())}
-    unseen, honest = _unseen(labelling, run, random), np.array(same, float)
-    for item, probability in unseen.items():
-        honest[index[item]] = probability
-    without = groups.group(texts, pairs, honest, answered)
-    figures = groups.measure(without, {item: random[item] for item in unseen})
-    of_text = groups.group(texts, pairs, same, answered | random)
-    asked = [index[item] for item in answered | random if item in index]
     order = np.argsort(abs(same - 0.5), kind="stable")
-    doubt = order[~np.isin(order, asked)][:_SHOWN].tolist()
-    return of_text, {"measured": len(unseen), **figures}, doubt
+    doubt = [row for row in order[: _SHOWN + len(known)] if tuple(every[row]) not in known]
+    largest = [own for own in np.argsort(-sizes, kind="stable")[:_SHOWN] if sizes[own] > 1]
+    return {
+        "run": run.id, "groups": int((sizes > 1).sum()), "grouped": grouped, **figures,
+        "doubtful": [(float(same[row]), texts[every[row]].tolist()) for row in doubt[:_SHOWN]],
+        "largest": [(int(own) + 1, texts[of_text == own][:_SHOWN].tolist()) for own in largest],
+    }  # fmt: skip
 
 
-def _unseen(labelling: Labelling, run: Run, random: dict[Item, bool]) -> dict[Item, float]:
-    """Return the probabilities of random pairs by a model that had not learned them: a fold's, or
-    the run's own where they were its validation split."""
-    by_texts = {tuple(labelling.text(text) for text in item): item for item in random}
-    found: dict[Item, float] = {}
+def _measure(
+    labelling: Labelling, run: Run, pairs: candidates.Items, same: Any, known: dict[Item, bool]
+) -> dict[str, Any]:
+    """Measure groups by random pairs that have no part in them: neither their answers, nor a model
+    that learned them. It is a fold's, or the run's own if they were its validation split."""
+    random = {item: known.pop(item) for item in labelling.settled(RANDOM) if item in known}
+    item_of = {tuple(labelling.texts[[*item]]): item for item in random}
+    unseen: dict[Item, float] = {}
     with contextlib.suppress(FinetuneError):
-        target, table = _target_of(run), saved_predictions.kept_examples(run)
+        target, table = check_model(labelling, run), saved_predictions.kept_examples(run)
         logits = saved_predictions.read_logits(run, run.best_step() or 0, target).logits
         given = task_of(target).answers(logits, target)
-        place = list(target.names).index(SAME)
-        sentences = zip(*saved_predictions.sentences_of(table), strict=True)
-        for row, texts in enumerate(sentences):
-            if (item := by_texts.get(tuple(texts))) is not None:
-                found[item] = float(given.probabilities[row, place])
-    return found
+        found = given.probabilities[:, list(target.names).index(SAME)].tolist()
+        texts = zip(*saved_predictions.sentences_of(table), strict=True)
+        by_texts = dict(zip(texts, found, strict=True))
+        unseen = {item_of[own]: by_texts[own] for own in item_of.keys() & by_texts.keys()}
+    honest = [unseen.get(tuple(pair), own) for pair, own in zip(pairs.tolist(), same, strict=True)]
+    of_text = groups.group(len(labelling.texts), pairs, np.array(honest), known)
+    figures = groups.measure(of_text, {item: random[item] for item in unseen})
+    return {"measured": len(unseen), **figures}

@@ -15,13 +15,13 @@ from finetune.inference import result_files
 _GROUP = "group"  # the column of the result
 
 
-def text_column(path: str, name: str, column: str) -> tuple[str, list[str]]:
-    """Return the column of a file with its texts, guessed if it is empty, and those that can be
-    one. DataError if there is none, or no such."""
+def text_column(path: str, name: str, column: str) -> str:
+    """Return the column of a file with its texts, guessed if it is empty. DataError if there is
+    none, or no such."""
     table = table_formats.open_table(Path(path), name)
     usable = [own for own in table.columns if own not in table.unusable]
-    rows = [row for row, _ in islice(table.every_row(usable), SAMPLE_ROWS)]
     if not column:
+        rows = [row for row, _ in islice(table.every_row(usable), SAMPLE_ROWS)]
         cells = {own: [row.get(own) for row in rows] for own in usable}
         column = column_guess.guess_columns(usable, cells)[0].sentence1
     if column not in usable:
@@ -31,7 +31,7 @@ def text_column(path: str, name: str, column: str) -> tuple[str, list[str]]:
             "Choose the column with the texts.",
             file=name, column=column, columns=some(usable),
         )  # fmt: skip
-    return column, usable
+    return column
 
 
 def write_groups(path: Path, name: str, of_rows: Any, of_text: Any, out: Path) -> None:

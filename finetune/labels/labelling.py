@@ -5,11 +5,9 @@ the arrays it names, all written by its job; `answers.jsonl`, a line an answer; 
 once a trained model has answered what can be asked.
 """
 
-import contextlib
 import functools
 import itertools
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,8 +20,10 @@ from numpy.typing import NDArray
 from finetune import disk
 from finetune.data import csv_cells
 from finetune.errors import DataError
+from finetune.inference import other_answers
 from finetune.labels import learning
 from finetune.labels.learning import Estimate, Labels, Learner
+from finetune.metrics.intervals import Interval
 from finetune.runs.job_folder import JobFolder
 
 SAME, DIFFERENT = "same", "different"  # labels of pairs
@@ -31,7 +31,6 @@ RANDOM, CHOSEN = "random", "chosen"  # how a question was found
 EVERY = 3  # of so many questions one is random, and only measures
 LAST = 20  # answers by which agreement is told
 _POOL = 20_000  # items among which the next question is looked for
-_KEPT = 4  # labellings in memory
 _CUT = 4000  # characters of a text that are shown
 
 Item = tuple[int, ...]  # indices of one text or two
@@ -63,22 +62,12 @@ class Deck(NamedTuple):
     items: NDArray[np.int32]  # shape (items, 1 or 2)
     random: NDArray[np.int64]  # items that only measure, in the order in which they are asked
     spread: NDArray[np.int64]  # other items, in the order before there is a model
-    measures: NDArray[np.bool_]  # of each item, whether it is one of `random`
     features: NDArray[np.float32] | None  # None while they are computed
     place_of: dict[Item, int]
 
     def places(self, items: Iterable[Item]) -> list[int]:
         """Return the indices of those items that the deck has."""
         return [self.place_of[item] for item in items if item in self.place_of]
-
-
-class Agreement(NamedTuple):
-    """How far two people agree on the items that both answered."""
-
-    first: str
-    second: str
-    rows: int
-    kappa: float  # Cohen's; nan if neither ever answered differently
 
 
 class Labelling:
@@ -105,14 +94,17 @@ class Labelling:
 
     @property
     def _lines(self) -> list[dict[str, Any]]:
-        return _read_lines(self.folder / "answers.jsonl")
+        path = self.folder / "answers.jsonl"
+        return _read_lines(path, path.stat().st_size) if path.exists() else []
 
     @property
     def deck(self) -> Deck:
         return _read_deck(self.folder, disk.read_cached(self.folder / "deck.json", str))
 
-    def text(self, index: int) -> str:
-        return str(_read_texts(self.folder)[index])
+    @property
+    def texts(self) -> NDArray[Any]:
+        """The texts of the file, or of both, each once."""
+        return _read_texts(self.folder)
 
     def answers(self) -> list[Answer]:
         """Return all answers in their order, without those taken back. The last one of a person to
@@ -153,95 +145,82 @@ class Labelling:
         Every third question is random and only measures. The others are far apart at first, then
         those that the model is least sure of.
         """
-        answers = self.answers()
+        answers, deck = self.answers(), self.deck
         asked = {one.item for one in answers if one.who == who}
         labelled = asked | {one.item for one in answers if one.labels is not None}
-        number = sum(one.who == who for one in answers)
-        deck = self.deck
         done = set(deck.places(asked))
         random = (index for index in deck.random.tolist() if index not in done)
         turns = [(random, RANDOM), (self._chosen(deck, labelled), CHOSEN)]
-        for found, how in turns if number % EVERY == 0 else turns[::-1]:
+        for found, how in turns if len(asked) % EVERY == 0 else turns[::-1]:
             if (index := next(found, None)) is not None:
                 item = tuple(deck.items[index].tolist())
-                texts = [self.text(text)[:_CUT] for text in item]
-                return Question(item, texts, how, number + 1)
+                texts = [text[:_CUT] for text in self.texts[[*item]]]
+                return Question(item, texts, how, len(asked) + 1)
         return None
 
     def _chosen(self, deck: Deck, asked: set[Item]) -> Iterator[int]:
         free = deck.spread[~np.isin(deck.spread, deck.places(asked))]
-        settled = self.settled(CHOSEN).values()
-        known = [name for name in self.names if sum(name in own for own in settled) >= 2]
-        learns = deck.features is not None and len(known) >= 2  # a label may be rare, or new
-        if len(free) and (self.scores() is not None or learns):
-            pool = free
-            if len(free) > _POOL:
-                pool = np.random.default_rng(len(asked)).choice(free, _POOL, replace=False)
-            margins = learning.margins(self._probabilities(deck, pool), self.several)
-            yield int(pool[np.argmin(margins)])
+        pool = free
+        if len(free) > _POOL:
+            pool = np.random.default_rng(len(asked)).choice(free, _POOL, replace=False)
+        probabilities = self._probabilities(pool)
+        if probabilities is not None and len(free):
+            yield int(pool[np.argmin(learning.margins(probabilities, self.several))])
         yield from free.tolist()
 
-    def _probabilities(self, deck: Deck, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def _probabilities(self, rows: NDArray[np.int64]) -> NDArray[Any] | None:
         """Return the probabilities of items by the trained model, if one has answered them all, or
-        by the small one."""
+        by the small one. None until two labels were given twice; others may be rare, or new."""
         if (scores := self.scores()) is not None:
             return scores[rows]
-        assert deck.features is not None
-        return self._learner(deck).probabilities(deck.features[rows])
+        settled, features = self.settled(CHOSEN).values(), self.deck.features
+        known = [name for name in self.names if sum(name in own for own in settled) >= 2]
+        if features is None or len(known) < 2:
+            return None
+        return _fit(self.folder, len(self._lines)).probabilities(features[rows])
 
     def scores(self) -> NDArray[np.float32] | None:
         """Return a trained model's probabilities of `names` for all items, if it has answered."""
         path = self.folder / "scores.npy"
-        if not path.is_file():
-            return None
-        scores = _read_scores(path, path.stat().st_mtime_ns)
-        return scores if scores.shape == (len(self.deck.items), len(self.names)) else None
+        scores = np.load(path, mmap_mode="r") if path.is_file() else None
+        wanted = (len(self.deck.items), len(self.names))
+        return scores if scores is not None and scores.shape == wanted else None
 
-    def _learner(self, deck: Deck) -> Learner:
-        """Return the small model of the answers given by now; only chosen ones teach it."""
-        version = len(self._lines)
-        known = _learners.get(self.folder)
-        if known is None or known[0] != version or known[1] is not deck:
-            if len(_learners) >= _KEPT:
-                _learners.clear()  # each holds its deck
-            learner = Learner(*self._part(deck, CHOSEN), self.names, self.several)
-            _learners[self.folder] = known = version, deck, learner
-        return known[2]
-
-    def _part(self, deck: Deck, how: str) -> tuple[NDArray[np.float32], list[Labels]]:
+    def _part(self, how: str) -> tuple[NDArray[np.float32], list[Labels]]:
         """Return features and labels of the settled answers to random or chosen questions."""
+        deck = self.deck
         settled = {item: own for item, own in self.settled(how).items() if item in deck.place_of}
         assert deck.features is not None
         return np.asarray(deck.features[deck.places(settled)]), list(settled.values())
 
-    def guess(self, item: Item) -> Labels | None:
-        """Return what the model would answer now; None while there is none."""
-        deck = self.deck
-        if item not in deck.place_of or (deck.features is None and self.scores() is None):
-            return None
-        if self.scores() is None and len(self.settled(CHOSEN)) < 4:
-            return None
-        row = self._probabilities(deck, np.array([deck.place_of[item]]))[0]
-        return learning.given(row, self.names, self.several)
+    def answer(self, item: Any, labels: Any, who: str) -> Answer:
+        """Write an answer to disk. DataError if there is no such item or label, or not exactly one
+        where one is needed. Any client can send anything.
 
-    def answer(self, item: Iterable[int], labels: Iterable[str] | None, who: str) -> Answer:
-        """Write an answer to disk; None skips the question. DataError if there is no such item or
-        label, or not exactly one where one is needed."""
-        own, deck = tuple(one for one in item if isinstance(one, int)), self.deck
+        Args:
+            item: of the question, a list of numbers.
+            labels: a list of names; None skips the question.
+        """
+        texts, deck = item if isinstance(item, list | tuple) else [], self.deck
+        own = tuple(text for text in texts if isinstance(text, int))
+        if own not in deck.place_of and (self.folder / "items-1.npy").is_file():
+            deck = _read_deck(self.folder, json.dumps({"stage": 1}))  # asked before the vectors
         if own not in deck.place_of:
             raise DataError("There is no such question.", "Ask for the next one.")
+        place, guess = deck.place_of[own], None
         if labels is not None:
-            labels = tuple(name for name in self.names if name in set(labels))
+            sent = labels if isinstance(labels, list | tuple) else []
+            labels = tuple(name for name in self.names if name in sent)
             if len(labels) != 1 and not self.several:
                 names = ", ".join(self.names)
                 raise DataError("One label is needed.", "Give one of {names}.", names=names)
-        how = RANDOM if deck.measures[deck.place_of[own]] else CHOSEN
-        guess = None if labels is None else self.guess(own)
+            found = self._probabilities(np.array([place])) if deck is self.deck else None
+            if found is not None:
+                guess = learning.answers(found, self.names, self.several)[0]
+        how = RANDOM if place in deck.random else CHOSEN
         given = Answer(own, labels, who, time.time(), how, guess)
-        self._append(
-            {"item": own, "answer": labels, "who": who, "when": given.when, "how": how,
-             "guess": guess}
-        )  # fmt: skip
+        line = given._asdict()
+        self._append(line | {"answer": line.pop("labels")})
         return given
 
     def undo(self, who: str) -> None:
@@ -262,10 +241,9 @@ class Labelling:
 
     def estimate(self) -> Estimate | None:
         """Estimate how good a model is now and with twice as many answers, from the random part."""
-        deck = self.deck
-        if deck.features is None:
+        if self.deck.features is None:
             return None
-        learned, measured = (self._part(deck, how) for how in (CHOSEN, RANDOM))
+        learned, measured = (self._part(how) for how in (CHOSEN, RANDOM))
         return learning.estimate(learned, measured, self.names, self.several)
 
     def agreement(self, who: str) -> tuple[int, int]:
@@ -274,108 +252,85 @@ class Labelling:
         told = [one for one in self.answers() if one.who == who and one.guess is not None][-LAST:]
         return sum(one.guess == one.labels for one in told), len(told)
 
-    def people(self) -> list[Agreement]:
-        """Return how far each two people agree on what both answered."""
-        from sklearn.metrics import cohen_kappa_score
-
-        own: dict[str, dict[Item, str]] = {}
+    def people(self) -> list[tuple[str, str, int, Interval]]:
+        """Return how far each two people agree: their names, the number of items that both
+        answered, and Cohen's kappa."""
+        own: dict[str, dict[Item, Labels]] = {}
         for one in self.answers():
             if one.labels is not None:
-                own.setdefault(one.who, {})[one.item] = " | ".join(one.labels)
+                own.setdefault(one.who, {})[one.item] = one.labels
         found = []
         for first, second in itertools.combinations(own, 2):
-            if both := sorted(own[first].keys() & own[second].keys()):
-                pair = [[own[who][item] for item in both] for who in (first, second)]
-                alike = len({*pair[0], *pair[1]}) == 1
-                kappa = math.nan if alike else float(cohen_kappa_score(*pair))
-                found.append(Agreement(first, second, len(both), kappa))
+            if both := own[first].keys() & own[second].keys():
+                given = [own[who][item] for who in (first, second) for item in both]
+                kinds = sorted(set(given))
+                classes = np.array([kinds.index(labels) for labels in given]).reshape(2, -1)
+                found.append((first, second, len(both), other_answers.kappa(*classes)))
         return found
+
+    def row(self, item: Item, labels: Labels) -> dict[str, Any]:
+        """Return the row of a file to train on: the texts, and their label or labels."""
+        names = ["text1", "text2"] if self.pairs else ["text"]
+        texts = dict(zip(names, self.texts[[*item]], strict=True))
+        return texts | {"label": list(labels) if self.several else labels[0]}
 
     def export(self, ending: str = ".csv") -> str:
         """Return all answers as `.csv` or `.jsonl`: texts, answer, who, when, and how each question
         was found. Skipped questions are left out."""
         rows = []
         for one in self.answers():
-            if one.labels is None:
-                continue
-            texts = [self.text(text) for text in one.item]
-            names = [f"text{number}" for number in (1, 2)] if self.pairs else ["text"]
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.when))
-            label: Any = list(one.labels) if self.several else one.labels[0]
-            if ending == ".csv" and self.several:
-                label = json.dumps(label, ensure_ascii=False)
-            rows.append(dict(zip(names, texts, strict=True)) | {
-                "label": label, "who": one.who, "when": when, "question": one.how,
-            })  # fmt: skip
+            if one.labels is not None:
+                when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.when))
+                facts = {"who": one.who, "when": when, "question": one.how}
+                rows.append(self.row(one.item, one.labels) | facts)
         if ending == ".jsonl":
             return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        return csv_cells.to_csv(
-            [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
-        )
+        for row in rows if self.several else []:
+            row["label"] = json.dumps(row["label"], ensure_ascii=False)
+        return csv_cells.to_csv([list(row) for row in rows[:1]] + [[*row.values()] for row in rows])
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read the lines that were appended since the last call. Returns all."""
-    offset, lines = _lines.get(path, (0, []))
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        file.seek(offset)
-        text = file.read()
-        text = text[: text.rfind(b"\n") + 1]  # the rest is still being written
-        lines = lines + [own for line in text.splitlines() if (own := disk.parse_object(line))]
-        if len(_lines) >= 16 * _KEPT:
-            _lines.clear()
-        _lines[path] = offset + len(text), lines
-    return lines
-
-
-_lines: dict[Path, tuple[int, list[dict[str, Any]]]] = {}
+@functools.lru_cache(16)
+def _read_lines(path: Path, size: int) -> list[dict[str, Any]]:
+    """Read all lines of a file that only grows; the last one may still be written."""
+    lines = disk.read_part(path, 0, size).split(b"\n")
+    return [own for line in lines if (own := disk.parse_object(line))]
 
 
 @functools.lru_cache(4)
-def _read_texts(folder: Path) -> Any:
+def _read_texts(folder: Path) -> NDArray[Any]:
     return np.array(pq.read_table(folder / "texts.parquet").column("text").to_pylist(), object)
 
 
 @functools.lru_cache(4)
-def _read_deck(folder: Path, version: str) -> Deck:
-    facts = disk.parse_object(version)
-
-    def array(name: str) -> Any:
-        return np.load(folder / f"{name}-{facts['stage']}.npy", mmap_mode="r")
-
-    items, spread = np.array(array("items")), np.array(array("spread"))
+def _read_deck(folder: Path, facts: str) -> Deck:
+    stage = disk.parse_object(facts)["stage"]
+    items, spread = (np.load(folder / f"{name}-{stage}.npy") for name in ("items", "spread"))
+    features = np.load(folder / "features-2.npy", mmap_mode="r") if stage == 2 else None
     order = np.random.default_rng(0).permutation(len(items))
-    random = order[: len(order) // EVERY if facts["measures"] else 0]
-    measures = np.zeros(len(items), bool)
-    measures[random] = True
+    # The first pairs are neighbours by their letters, and no random part of the candidates.
+    random = order[: len(order) // EVERY if stage == 2 or items.shape[1] == 1 else 0]
     spread = np.concatenate([spread, order[~np.isin(order, spread)]]).astype(np.int64)
     place_of = {tuple(item): place for place, item in enumerate(items.tolist())}
-    features = array("features") if facts["features"] else None
-    return Deck(items, random, spread[~measures[spread]], measures, features, place_of)
+    return Deck(items, random, spread[~np.isin(spread, random)], features, place_of)
 
 
-@functools.lru_cache(2)
-def _read_scores(path: Path, version: int) -> NDArray[np.float32]:
-    return np.asarray(np.load(path), np.float32)
-
-
-_learners: dict[Path, tuple[int, Deck, Learner]] = {}
+@functools.lru_cache(4)
+def _fit(folder: Path, lines: int) -> Learner:
+    """Fit the small model of the answers given by now; only chosen ones teach it."""
+    labelling = Labelling(folder)
+    return Learner(*labelling._part(CHOSEN), labelling.names, labelling.several)
 
 
 def write_deck(
-    folder: Path, stage: int, items: NDArray[np.int32], spread: NDArray[Any], measures: bool,
+    folder: Path, items: NDArray[np.int32], spread: NDArray[Any],
     features: NDArray[np.float32] | None = None,
 ) -> None:  # fmt: skip
-    """Write what can be asked.
-
-    Args:
-        stage: 1 for what is known before there are features, then 2.
-        spread: indices of items, in the order before there is a model; others follow at random.
-        measures: True to keep a third of the items for random questions.
-    """
-    arrays: dict[str, Any] = {"items": items, "spread": spread, "features": features}
-    for name, array in arrays.items():
-        if array is not None:
-            np.save(folder / f"{name}-{stage}.npy", array)
-    facts = {"stage": stage, "measures": measures, "features": features is not None}
-    disk.write_atomically(folder / "deck.json", json.dumps(facts))
+    """Write what can be asked: first without `features`, then with them. `spread` has the indices
+    of items in the order before there is a model; others follow at random."""
+    stage = 1 if features is None else 2
+    np.save(folder / f"items-{stage}.npy", items)
+    np.save(folder / f"spread-{stage}.npy", spread)
+    if features is not None:
+        np.save(folder / f"features-{stage}.npy", features)
+    disk.write_atomically(folder / "deck.json", json.dumps({"stage": stage}))

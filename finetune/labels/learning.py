@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -33,43 +34,39 @@ class Learner:
     row may have any number of the labels."""
 
     def __init__(
-        self, features: Floats, answers: Sequence[Labels], names: Sequence[str], several: bool
+        self, features: Floats, given: Sequence[Labels], names: Sequence[str], several: bool
     ) -> None:
+        from sklearn.dummy import DummyClassifier
         from sklearn.linear_model import LogisticRegression
+        from sklearn.multiclass import OneVsRestClassifier
 
-        self._names, self._several = list(names), several
-        self._models: list[Any] = []
-        table = np.array([[name in own for name in names] for own in answers])
-        for column in table.T if several else [table.argmax(1)]:
-            model: Any = float(column[0])  # the only answer so far
-            if len(set(column.tolist())) > 1:
-                with warnings.catch_warnings():  # of steps that do not suffice
-                    warnings.simplefilter("ignore")
-                    model = LogisticRegression(C=_STRENGTH, max_iter=50).fit(features, column)
-            self._models.append(model)
+        self._names, self._several = names, several
+        table = np.array([[name in own for name in names] for own in given], int)
+        model: Any = LogisticRegression(C=_STRENGTH, max_iter=50)
+        if several:
+            model = OneVsRestClassifier(model)
+        elif len(set(given)) == 1:
+            model = DummyClassifier()  # the only answer so far
+        with warnings.catch_warnings():  # of steps that do not suffice, and of only answers
+            warnings.simplefilter("ignore")
+            self._model = model.fit(features, table if several else table.argmax(1))
 
     def probabilities(self, features: Floats) -> Floats:
         """Return the probability of each label, shape (rows, labels)."""
         found = np.zeros((len(features), len(self._names)))
-        for place, model in enumerate(self._models):
-            if isinstance(model, float):
-                found[:, place if self._several else int(model)] = model if self._several else 1.0
-            elif self._several:
-                found[:, place] = model.predict_proba(features)[:, 1]
-            else:
-                found[:, model.classes_] = model.predict_proba(features)
+        found[:, self._model.classes_] = self._model.predict_proba(features)
         return found
 
     def answers(self, features: Floats) -> list[Labels]:
         """Return the labels of each row."""
-        return [given(row, self._names, self._several) for row in self.probabilities(features)]
+        return answers(self.probabilities(features), self._names, self._several)
 
 
-def given(probabilities: Floats, names: Sequence[str], several: bool) -> Labels:
-    """Return the labels that one row's probabilities stand for."""
-    if several:
-        return tuple(name for name, share in zip(names, probabilities, strict=True) if share > 0.5)
-    return (names[int(np.argmax(probabilities))],)
+def answers(probabilities: Floats, names: Sequence[str], several: bool) -> list[Labels]:
+    """Return the labels that each row's probabilities stand for."""
+    if not several:
+        return [(names[best],) for best in probabilities.argmax(axis=1)]
+    return [tuple(compress(names, row)) for row in probabilities > 0.5]
 
 
 def margins(probabilities: Floats, several: bool) -> Floats:
@@ -96,13 +93,13 @@ def estimate(
         learned: features and answers that the model learns from.
         measured: those of random rows.
     """
-    features, answers = learned
-    count, random = len(answers), np.random.default_rng(0)
+    features, given = learned
+    count, random = len(given), np.random.default_rng(0)
     if count + len(measured[1]) < FEWEST or count < 4 or not len(measured[1]):
         return None
 
     def wrong(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        learner = Learner(features[rows], [answers[row] for row in rows], names, several)
+        learner = Learner(features[rows], [given[row] for row in rows], names, several)
         found = learner.answers(measured[0])
         return np.array([one != own for one, own in zip(found, measured[1], strict=True)], float)
 

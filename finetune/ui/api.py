@@ -274,8 +274,7 @@ class Api:
             labels: of the texts; empty for none where a text may have several.
         """
         found = label.LabelJob.find(store, labelling).labelling
-        given = labels if isinstance(labels, list) else []
-        found.answer(item if isinstance(item, list) else [], map(str, given), str(who))
+        found.answer(item, labels or [], str(who))
         told = found.estimate()
         return self.label_question(store, labelling, who) | {"estimate": told and asdict(told)}
 

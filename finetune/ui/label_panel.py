@@ -12,7 +12,6 @@ from finetune.config import is_upload
 from finetune.errors import DataError
 from finetune.jobs import label
 from finetune.jobs.label import AnswersJob, LabelJob
-from finetune.labels.labelling import Answer
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, form, upload_limits
 from finetune.ui.elements import button, dropdown, text_box
@@ -59,30 +58,29 @@ class LabelPanel(Panel):
                 with gr.Row(equal_height=False):
                     text = "A second file to match (optional)"
                     self.other = elements.pairs_file(text, "label-other")
-                    self.former = dropdown(
-                        [], "Go on with", "label-former", 240, value=None, visible=False
-                    )
+                    text = "Go on with"
+                    self.former = dropdown([], text, "label-former", 240, value=None, visible=False)
             self.message = elements.notice("label-message")
-            self.progress = gr.HTML(elem_id="label-progress", elem_classes="ft-if-filled")
             self.card = gr.HTML(elem_id="label-card", js_on_load=asset("label.js"))
             self.estimate = gr.HTML(elem_id="label-estimate")
             with gr.Row(visible=False, elem_id="label-next") as self.row:
                 self.start = button("Train on these answers", "label-train", 200, variant="primary")
                 self.again = button("Other texts or labels", "label-again", 200)
+                self.remove = button("Delete", "label-remove", scale=0)
+                self.confirm = button("", "label-sure", 200, variant="stop", visible=False)
                 self.model = dropdown([], "Model", "label-model", 220, value=None)
                 self.answer = button("Let this model answer all", "label-answer", 200)
+            self.progress = gr.HTML(elem_id="label-progress", elem_classes="ft-if-filled")
             self.result = gr.HTML(elem_id="label-result")
 
     def wire(self, controls: Mapping[str, Any]) -> None:
         """Connect the events; the form's controls give the file and the checkpoint."""
         self.values = [controls[name] for name in _MODEL]
         self.fields = [self.column, controls["dataset"], *self.values]
-        events = self.connect()
-        for name in ("on_card", "on_former"):  # the question first
-            events[name].then(
-                self.on_estimate, [self.job_id], [self.estimate], queue=False,
-                show_progress="hidden", api_visibility="private", trigger_mode="multiple",
-            )  # fmt: skip
+        self.connect()["on_card"].then(  # the next question first
+            self.on_facts, [self.job_id], [self.estimate], queue=False, show_progress="hidden",
+            api_visibility="private", trigger_mode="multiple",
+        )  # fmt: skip
 
     @handler("box.expand")
     def on_expand(self, store: RunStore) -> Updates:
@@ -90,10 +88,7 @@ class LabelPanel(Panel):
 
     def offered(self, store: RunStore) -> Updates:
         """Return the visitor's labellings, to go on with."""
-        choices = [
-            (gettext("{file}: {n} answers", file=job.title, n=len(job.labelling.answers())), job.id)
-            for job in LabelJob.newest(store)[:50]
-        ]
+        choices = [(_described(job), job.id) for job in LabelJob.newest(store)[:50]]
         return {self.former: gr.update(choices=choices, visible=bool(choices))}
 
     def closed(self) -> Updates:
@@ -129,17 +124,9 @@ class LabelPanel(Panel):
         return self._opened(store, LabelJob.find(store, former), who)
 
     def _opened(self, store: RunStore, job: LabelJob, who: str = "") -> Updates:
-        ready = (job.folder / "deck.json").is_file()
-        card = self._card(store, job, who) if ready else {self.card: "", self.estimate: ""}
-        return {
-            self.job_id: job.id,
-            self.shown: job.id if ready else "",
-            self.setup: gr.update(visible=False),
-            self.poller: True,
-            self.progress: macro(_TEMPLATE, "progress")(job.state(), job.title),
-            **dict.fromkeys((self.message, self.result), ""),
-            **card,
-        }
+        updates = self.closed() | {self.setup: gr.update(visible=False)}
+        updates |= {self.job_id: job.id, self.message: "", self.poller: True}
+        return updates | (self._drawn(store, job, who) if job.labelling.ready else {})
 
     @handler("again.click")
     def on_again(self, store: RunStore) -> Updates:
@@ -149,6 +136,8 @@ class LabelPanel(Panel):
     @handler("poller.submit")
     def on_tick(self, store: RunStore, job_id: str, shown: str, who: str) -> Updates:
         """Show how far a labelling's jobs are, and its first question once it can be asked."""
+        if not job_id:  # closed while it asked
+            return {self.poller: False}
         job = LabelJob.find(store, job_id)
         answers = AnswersJob(job.folder / "answers")
         state, found = job.state(), answers.state()
@@ -159,35 +148,36 @@ class LabelPanel(Panel):
             self.result: macro(_TEMPLATE, "result")(job.id, report, len(job.request["files"])),
         }
         if shown != job.id and job.labelling.ready:
-            updates |= self._card(store, job, who) | {self.shown: job.id}
+            updates |= self._drawn(store, job, who)
         if not state.running and not found.running:
             updates[self.poller] = False
         return updates
+
+    def _drawn(self, store: RunStore, job: LabelJob, who: str) -> Updates:
+        updates = self._card(store, job, who) | self._facts(job) | self._models(store, job)
+        return updates | {self.shown: job.id, self.row: gr.update(visible=True)}
 
     # Two keys pressed one after the other both count.
     @handler("card.select", trigger_mode="multiple")
     def on_card(self, store: RunStore, pressed: Pressed, job_id: str, who: str) -> Updates:
         """Take an answer, or take one back; then show the next question."""
         job = LabelJob.find(store, job_id)
-        labelling, person = job.labelling, _person(store, who)
-        given = None
+        labelling, person, given = job.labelling, _person(store, who), None
         match pressed.get("do"):
             case "undo":
                 labelling.undo(person)
             case "add":
                 labelling.add_name(str(pressed.get("label")), person)
-            case "answer" | "skip":
-                labels = pressed.get("labels") if pressed["do"] == "answer" else None
-                given = labelling.answer(*_read(pressed.get("item"), labels), person)
+            case "answer":
+                given = labelling.answer(pressed.get("item"), pressed.get("labels"), person)
+            case "skip":
+                labelling.answer(pressed.get("item"), None, person)
         return self._card(store, job, who, given) | {self.message: ""}
 
-    def _card(
-        self, store: RunStore, job: LabelJob, who: str, given: Answer | None = None
-    ) -> Updates:
+    def _card(self, store: RunStore, job: LabelJob, who: str, given: Any = None) -> Updates:
         labelling, person = job.labelling, _person(store, who)
-        question = labelling.next(person)
-        drawn = macro(_TEMPLATE, "card")(question, labelling, given, labelling.agreement(person))
-        return {self.card: drawn, self.row: gr.update(visible=True)} | self._models(store, job)
+        shown = labelling.next(person), labelling, given, labelling.agreement(person)
+        return {self.card: macro(_TEMPLATE, "card")(*shown)}
 
     def _models(self, store: RunStore, job: LabelJob) -> Updates:
         """Offer the models that answer with a labelling's labels, the newest first."""
@@ -210,13 +200,14 @@ class LabelPanel(Panel):
         return self._models(store, LabelJob.find(store, job_id)) if job_id else {}
 
     @handler(errors_in="estimate")
-    def on_estimate(self, store: RunStore, job_id: str) -> Updates:
-        """Say how good a model would be, from the random part."""
-        labelling = LabelJob.find(store, job_id).labelling
-        if not labelling.ready:
-            return {self.estimate: ""}
+    def on_facts(self, store: RunStore, job_id: str) -> Updates:
+        return self._facts(LabelJob.find(store, job_id))
+
+    def _facts(self, job: LabelJob) -> Updates:
+        """Say how good a model would be, from the random part, and how far people agree."""
+        labelling = job.labelling
         told = labelling.estimate(), labelling.people(), labelling.disputed()
-        return {self.estimate: macro(_TEMPLATE, "facts")(job_id, labelling, *told)}
+        return {self.estimate: macro(_TEMPLATE, "facts")(job.id, labelling, *told)}
 
     @handler()
     def on_start(self, store: RunStore, job_id: str, *values: Any) -> Updates:
@@ -231,13 +222,22 @@ class LabelPanel(Panel):
         label.start_answers(store, LabelJob.find(store, job_id), store.get(model))
         return {self.poller: True, self.message: ""}
 
+    @handler("remove.click")
+    def on_remove(self, store: RunStore, job_id: str) -> Updates:
+        """Ask to confirm deleting the labelling."""
+        name = _described(LabelJob.find(store, job_id))
+        asks = gettext("Delete for good: {name}", name=name)
+        return {self.confirm: gr.update(value=asks, visible=True)}
+
+    @handler("confirm.click")
+    def on_confirm(self, store: RunStore, job_id: str) -> Updates:
+        label.delete_labelling(LabelJob.find(store, job_id))
+        return self.closed() | self.offered(store) | {self.confirm: gr.update(visible=False)}
+
+
+def _described(job: LabelJob) -> str:
+    return gettext("{file}: {n} answers", file=job.title, n=len(job.labelling.answers()))
+
 
 def _person(store: RunStore, who: object) -> str:
     return " ".join(str(who or "").split())[:60] or store.visitor.name or "me"
-
-
-def _read(item: object, labels: object) -> tuple[list[int], list[str] | None]:
-    """Read what the browser sent; any client can send anything."""
-    numbers = item if isinstance(item, list) else []
-    texts = [str(one) for one in labels] if isinstance(labels, list) else None
-    return [number for number in numbers if isinstance(number, int)], texts
