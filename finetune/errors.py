@@ -93,11 +93,6 @@ class Cancelled(PublishError):
     """The push was cancelled, and nothing was committed."""
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error, shortened; its kind if it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
 def some(names: Sequence[object], most: int = 8) -> str:
     """Join the first few names, and say how many more there are."""
     shown = ", ".join(str(name)[:60] for name in names[:most])

@@ -11,7 +11,7 @@ from huggingface_hub import errors as hub
 from huggingface_hub.utils._http import parse_ratelimit_headers
 
 from finetune import disk, owners
-from finetune.environment import hub_connection, logs
+from finetune.environment import hub_connection
 from finetune.errors import DataError, FinetuneError, ModelError
 from finetune.messages import message as _
 
@@ -186,8 +186,3 @@ def retried(read: Callable[[], T]) -> T:
         print(f"the Hub answered {reason.status}; asking again", flush=True)
         time.sleep(reason.pause or seconds)
     return read()
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error, without the queries of signed addresses."""
-    return logs.unsigned((str(error).strip() or type(error).__name__).splitlines()[0])[:300]

@@ -21,6 +21,7 @@ from typing import Any
 from finetune import disk, hub_errors
 from finetune.data import catalog, checkpoints, hub_access
 from finetune.data.model_cache import fetch_large_files
+from finetune.environment import logs
 from finetune.errors import FinetuneError, ModelError
 from finetune.hub_errors import Cause
 from finetune.runs.run import NOTES
@@ -211,7 +212,7 @@ def explaining(checkpoint: str) -> Iterator[None]:
             "The checkpoint {checkpoint!r} cannot be loaded: {error}",
             "Check its name; it must be a text encoder with safetensors weights.",
             checkpoint=checkpoint,
-            error=hub_errors.first_line(error),
+            error=logs.first_line(error),
         ) from error
 
 

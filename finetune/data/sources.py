@@ -17,6 +17,7 @@ from finetune.config import BUNDLED_DATASET, NO_COLUMN, RunConfig, is_upload
 from finetune.data import catalog, hub_access, review, table_formats
 from finetune.data.columns import NESTED, parts_of
 from finetune.data.table import OnBadRow, ReadOptions, Rows, Table, to_plain_value
+from finetune.environment import logs
 from finetune.errors import DataError, FinetuneError, some
 from finetune.findings import in_split
 from finetune.messages import message as _
@@ -234,7 +235,7 @@ def _refusal(repo: str, name: str, revision: str, error: Exception) -> FinetuneE
         "The Hub dataset {repo} could not be read: {error}",
         "Check its configuration and revision, or download it and upload the file.",
         repo=repo,
-        error=hub_errors.first_line(error),
+        error=logs.first_line(error),
     )
 
 

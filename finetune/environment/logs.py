@@ -24,6 +24,11 @@ def unsigned(text: str) -> str:
     return _QUERY.sub(lambda found: found[1] + ("?\u2026" if found[2] else ""), text)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, shortened and unsigned; its kind if it says nothing."""
+    return unsigned((str(error).strip() or type(error).__name__).splitlines()[0])[:300]
+
+
 class _UnsignedRecord(logging.LogRecord):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
-from finetune.errors import DataError, StoreError, first_line
+from finetune.environment import logs
+from finetune.errors import DataError, StoreError
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits
 from finetune.metrics.shared_rows import SharedRows
@@ -176,7 +177,7 @@ def _reading(run: Run, path: Path, remedy: str) -> Iterator[None]:
             remedy,
             name=path.name,
             id=run.id,
-            reason=first_line(error),
+            reason=logs.first_line(error),
         ) from error
 
 

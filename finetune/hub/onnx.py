@@ -18,6 +18,7 @@ import torch
 
 from finetune import disk, hub_errors
 from finetune.data import checkpoints
+from finetune.environment import logs
 from finetune.errors import ModelError
 from finetune.hub.model_card import EXAMPLES
 from finetune.inference import decision_rule
@@ -84,7 +85,7 @@ def _write(
         raise ModelError(
             "A {model_type} model cannot be exported: {error}",
             "Encoders such as BERT, RoBERTa, DistilBERT and DeBERTa can.",
-            model_type=classifier.config.model_type, error=hub_errors.first_line(cause),
+            model_type=classifier.config.model_type, error=logs.first_line(cause),
         ) from error  # fmt: skip
     assert program is not None, "the exporter was told to use dynamo"
     labels = [classifier.config.id2label[index] for index in range(classifier.config.num_labels)]

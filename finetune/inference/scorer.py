@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from finetune import hub_errors
 from finetune.data import checkpoints, token_lengths
-from finetune.environment import devices
+from finetune.environment import devices, logs
 from finetune.errors import ModelError
 from finetune.inference import quantized, quick_layers
 from finetune.inference.quick_layers import OnnxSession
@@ -123,7 +122,7 @@ class Scorer:
                 raise ModelError(
                     "The int8 file of this model cannot be loaded: {error}",
                     "Make ONNX and int8 again.",
-                    error=hub_errors.first_line(error),
+                    error=logs.first_line(error),
                 ) from error
         else:
             layers.compute_first_token_only(self._model)

@@ -15,8 +15,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from finetune.environment import hub_connection
-from finetune.errors import ConfigError, DataError, first_line
+from finetune.environment import hub_connection, logs
+from finetune.errors import ConfigError, DataError
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import ALL
@@ -64,7 +64,7 @@ class ScoreModules:
                 problem = _(
                     "names {name}, which cannot be loaded: {reason}",
                     name=name,
-                    reason=first_line(error),
+                    reason=logs.first_line(error),
                 )
                 raise ConfigError({"metrics": problem}) from error
         self._combined = evaluate.combine(modules)

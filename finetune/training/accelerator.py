@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from finetune import owners
 from finetune.config import RunConfig
-from finetune.environment import devices
-from finetune.errors import ConfigError, first_line
+from finetune.environment import devices, logs
+from finetune.errors import ConfigError
 from finetune.messages import message as _
 from finetune.runs import events
 
@@ -133,7 +133,7 @@ class Tracker:
             problem = _(
                 "is {name}, which does not begin ({reason}); set it to none",
                 name=config.report_to,
-                reason=first_line(error)[:200],
+                reason=logs.first_line(error)[:200],
             )
             raise ConfigError({"report_to": problem}) from error
 
@@ -179,7 +179,7 @@ def check_accelerate_config(config: RunConfig) -> None:
             problem = _(
                 "is {name!r}, which `accelerate config` has not written: {reason}",
                 name=name,
-                reason=first_line(error).rstrip("."),
+                reason=logs.first_line(error).rstrip("."),
             )
     if problem:
         raise ConfigError({"accelerate_config": problem})

@@ -20,7 +20,8 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 
 from finetune.config import RunConfig
-from finetune.hub_errors import first_line
+from finetune.environment import logs
+from finetune.hub_errors import chain
 
 Batch = dict[str, Tensor]
 Outputs = tuple[Tensor, ...]
@@ -119,7 +120,8 @@ class Recorded:
             try:
                 return self._replay(self._graph(self._recorder, batch, constants), batch)
             except Exception as error:  # of CUDA, of a model's code, or for want of memory
-                reason = f"{type(error).__name__}: {first_line(_first_cause(error))}"
+                # A recording that has failed fails again at its end: the first cause says more.
+                reason = f"{type(error).__name__}: {logs.first_line(chain(error)[-1])}"
             self.stop(reason)
         return self._work(batch, *constants)
 
@@ -332,13 +334,6 @@ def _distance(expected: list[Tensor], found: list[Tensor]) -> float:
     ]
     apart = torch.stack([(one - other).norm() for one, other in pairs]).norm()
     return float(apart / torch.stack([one.norm() for one, _ in pairs]).norm().clamp(min=1e-30))
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """Return the error that others followed: a recording that has failed fails again at its end."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return error
 
 
 def recorder_of(device: torch.device) -> Recorder | None:
