@@ -364,10 +364,11 @@ class _Training:
                 hooks, save_best=save_best, save_predictions=save_predictions,
                 first_batch=describe_batch,
             )  # fmt: skip
-        yield from loop.fit(
-            self.config, accelerator, self.classifier, self.batches, task, self.metric,
-            hooks, self.checkpoint, self.eval_every,
+        work = loop.Loop(
+            self.config, accelerator, self.classifier, self.batches, task, self.metric, hooks,
+            self.eval_every,
         )  # fmt: skip
+        yield from work.fit(self.checkpoint)
 
 
 @contextlib.contextmanager

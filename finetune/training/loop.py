@@ -1,4 +1,4 @@
-"""The Hugging Face course's training loop on Accelerate: `fit` yields its progress as events.
+"""The Hugging Face course's training loop on Accelerate: `Loop.fit` yields its progress as events.
 
 Source: https://huggingface.co/learn/llm-course/chapter3/4
 """
@@ -51,66 +51,6 @@ class Hooks:
     out_of_fold: tuple[Logits, Indices] | None = None
 
 
-def fit(
-    config: RunConfig,
-    accelerator: Accelerator,
-    model: PreTrainedModel,
-    batches: Loaders,
-    task: Task,
-    metric: ScoreModules,
-    hooks: Hooks | None = None,
-    resume: Path | None = None,
-    interval: int = 0,
-) -> Iterator[Event]:
-    """Evaluate, then train, and evaluate as `eval_steps` says. Yields events.
-
-    Ends with `Finished`, or with `Stopped` if `hooks.should_stop` returned True. A stop keeps the
-    best evaluated model, or the present one if none was evaluated yet. TrainingError names the step
-    at which the loss is not a finite number.
-
-    Args:
-        model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
-        task: defines the loss.
-        metric: gets each batch of the validation split, and computes its scores.
-        resume: a checkpoint of a run of the same configuration. The run continues exactly as if
-            it had never ended.
-        interval: steps between evaluations if decided before; 0 decides them.
-    """
-    loop = _Loop(config, accelerator, model, batches, task, metric, hooks or Hooks(), interval)
-    progress = loop.progress
-    # 1. Resume from a checkpoint, which may be the run's last; or begin with a score.
-    if (yield from loop.resume(resume) if resume is not None else loop.score_untrained()):
-        return
-    yield events.EvaluationsPlanned(interval=loop.interval)
-    yield PhaseStarted(phase=Phase.TRAIN)
-    loop.reset_meter()
-    while progress.step < loop.total:
-        for batch in loop.remaining_batches():
-            if not progress.step and not progress.batch:
-                yield from loop.hooks.first_batch(batch)
-            # 2. Forward and backward; with the last batch of a step, the optimizer's step.
-            if not loop.train_batch(batch):
-                continue
-            yield from loop.graphs_given_up()
-            # 3. After each step: report, stop, evaluate, write a checkpoint, each when it is due.
-            if progress.step in (1, loop.total) or progress.step % config.logging_steps == 0:
-                yield loop.report()
-            if loop.stop_requested():
-                yield from loop.stop()
-                return
-            if loop.evaluation_due() and (yield from loop.evaluate()):
-                return
-            if progress.step >= loop.total:
-                break
-            if loop.checkpoint_due():
-                yield from loop.write_checkpoint()
-                yield PhaseStarted(phase=Phase.TRAIN)
-                loop.reset_meter()
-        else:
-            progress.begin_epoch()
-    yield events.Finished(step=progress.step, seconds=progress.seconds)
-
-
 def is_sharded(accelerator: Accelerator) -> bool:
     """True if each rank holds only a part of the weights."""
     return accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
@@ -150,8 +90,15 @@ class LoopProgress:
         self._generator.set_state(self.order)
 
 
-class _Loop:
-    """State of one `fit`, spread over the devices, and the parts of its loop."""
+class Loop:
+    """The loop of one run, spread over the devices; `fit` carries it out.
+
+    Args:
+        model: a classifier whose output has `loss` and `logits` of shape (batch, classes).
+        task: defines the loss.
+        metric: gets each batch of the validation split, and computes its scores.
+        interval: steps between evaluations if decided before; 0 decides them.
+    """
 
     def __init__(
         self,
@@ -162,7 +109,7 @@ class _Loop:
         task: Task,
         metric: ScoreModules,
         hooks: Hooks,
-        interval: int,
+        interval: int = 0,
     ) -> None:
         self.config, self.accelerator, self.hooks = config, accelerator, hooks
         self.task, self.metric = task, metric
@@ -187,6 +134,47 @@ class _Loop:
         self.norm: Any = None  # its gradient's norm, if it was clipped
         self.plateau = config.lr_scheduler_type == "reduce_lr_on_plateau"  # follows the scores
         self.reset_meter()
+
+    def fit(self, resume: Path | None = None) -> Iterator[Event]:
+        """Evaluate, then train, and evaluate as `eval_steps` says. Yields events.
+
+        Ends with `Finished`, or with `Stopped` if `hooks.should_stop` returned True. A stop keeps
+        the best evaluated model, or the present one if none was evaluated yet. TrainingError names
+        the step at which the loss is not a finite number. From the checkpoint `resume`, of a run of
+        the same configuration, the run continues exactly as if it had never ended.
+        """
+        config, progress = self.config, self.progress
+        # 1. Resume from a checkpoint, which may be the run's last; or begin with a score.
+        if (yield from self.resume(resume) if resume is not None else self.score_untrained()):
+            return
+        yield events.EvaluationsPlanned(interval=self.interval)
+        yield PhaseStarted(phase=Phase.TRAIN)
+        self.reset_meter()
+        while progress.step < self.total:
+            for batch in self.remaining_batches():
+                if not progress.step and not progress.batch:
+                    yield from self.hooks.first_batch(batch)
+                # 2. Forward and backward; with the last batch of a step, the optimizer's step.
+                if not self.train_batch(batch):
+                    continue
+                yield from self.graphs_given_up()
+                # 3. After each step: report, stop, evaluate, write a checkpoint, if it is due.
+                if progress.step in (1, self.total) or progress.step % config.logging_steps == 0:
+                    yield self.report()
+                if self.stop_requested():
+                    yield from self.stop()
+                    return
+                if self.evaluation_due() and (yield from self.evaluate()):
+                    return
+                if progress.step >= self.total:
+                    break
+                if self.checkpoint_due():
+                    yield from self.write_checkpoint()
+                    yield PhaseStarted(phase=Phase.TRAIN)
+                    self.reset_meter()
+            else:
+                progress.begin_epoch()
+        yield events.Finished(step=progress.step, seconds=progress.seconds)
 
     def reset_meter(self) -> None:
         """Restart measuring loss and speed. The losses stay on the device until the report."""

@@ -126,8 +126,9 @@ def recommended(folder, args):
     _, _, model, batches = _prepared(folder, args, run_config)
     task = SingleLabel()
     metric = task.score_modules(Target(("0", "1")), task.metrics)
-    stream = loop.fit(run_config, accelerator, model, batches, task, metric)
-    times = {event.step: machine.clock() for event in stream if isinstance(event, events.Stepped)}
+    work = loop.Loop(run_config, accelerator, model, batches, task, metric, loop.Hooks())
+    steps = (event for event in work.fit() if isinstance(event, events.Stepped))
+    times = {event.step: machine.clock() for event in steps}
     return int(args.batch * args.steps) / (times[args.warm + args.steps] - times[args.warm])
 
 

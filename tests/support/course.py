@@ -1,4 +1,4 @@
-"""The Hugging Face course's MRPC loop, written out straight: what `loop.fit` must equal. Of other
+"""The Hugging Face course's MRPC loop, written out straight: what `Loop.fit` must equal. Of other
 tasks the loss is the one that transformers computes for their `problem_type`.
 
 Nothing of ours is imported here. Source of the method:

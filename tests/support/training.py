@@ -39,10 +39,8 @@ def stream(
     hooks_ = loop.Hooks(**hooks)
     task = task_of(pairs.target)
     metric = task.score_modules(pairs.target, measured(config, pairs.target))
-    happening = loop.fit(
-        config, accelerator, classifier, batches, task, metric, hooks_, resume, interval=interval
-    )
-    return happening, classifier
+    work = loop.Loop(config, accelerator, classifier, batches, task, metric, hooks_, interval)
+    return work.fit(resume), classifier
 
 
 def fit(config, pairs, **options):

@@ -60,7 +60,7 @@ def test_evaluations_change_no_weight(toy_config, toy_pairs, monkeypatch, values
     state = summary.RunSummary().fold(happened)
     assert state.curve == [untrained, *scored]
     assert (untrained.step, untrained.best, state.best in scored) == (0, False, True)
-    monkeypatch.setattr(loop._Loop, "score_untrained", lambda self: iter(()))
+    monkeypatch.setattr(loop.Loop, "score_untrained", lambda self: iter(()))
     without, other = fit(config, toy_pairs, interval=9)
     assert [event.step for event in evaluations(without)] == [9, 16]
     assert losses(without) == losses(happened)
