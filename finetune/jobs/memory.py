@@ -5,7 +5,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,6 @@ def estimate_memory(config: RunConfig, shape: Shape, longest: int = 0) -> Memory
     )
 
 
-@cache
 def trained_parameters(config: RunConfig, shape: Shape) -> int:
     """Count the parameters that get a gradient."""
     if config.use_lora:
