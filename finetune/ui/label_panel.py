@@ -94,8 +94,8 @@ class LabelPanel(Panel):
     def closed(self) -> Updates:
         """Show no labelling, but what another one needs."""
         shown = (self.job_id, self.shown, self.progress, self.card, self.estimate, self.result)
-        seen = {self.setup: gr.update(visible=True), self.row: gr.update(visible=False)}
-        return dict.fromkeys(shown, "") | seen
+        hidden = dict.fromkeys((self.row, self.confirm), gr.update(visible=False))
+        return dict.fromkeys(shown, "") | hidden | {self.setup: gr.update(visible=True)}
 
     @handler("texts.click")
     def on_texts(self, store: RunStore, names: Any, several: Any, *fields: Any) -> Updates:
@@ -232,7 +232,7 @@ class LabelPanel(Panel):
     @handler("confirm.click")
     def on_confirm(self, store: RunStore, job_id: str) -> Updates:
         label.delete_labelling(LabelJob.find(store, job_id))
-        return self.closed() | self.offered(store) | {self.confirm: gr.update(visible=False)}
+        return self.closed() | self.offered(store)
 
 
 def _described(job: LabelJob) -> str:

@@ -20,9 +20,8 @@ WAYS = ("The {} {} of oak", "{} {} (oak)")
 def dropped(visit, folder):
     """The Data tab with texts that nobody has labelled."""
     rows = [(way.format(c, t),) for t in THINGS for c in COLOURS for way in WAYS]
-    page = visit.page
     visit.tab("Data")
-    file = write_csv(folder / "things.csv", [("text",), *rows])
+    page, file = visit.page, write_csv(folder / "things.csv", [("text",), *rows])
     page.locator("#train-file input[type=file]").set_input_files(file)
     expect(page.locator("#label-texts")).to_be_visible()  # it opens by itself
     return page
@@ -35,10 +34,7 @@ def number(page):
 def answer(page, how, key=""):
     """Answer by a key, or by pressing a button."""
     before = number(page)
-    if key:
-        page.keyboard.press(key)
-    else:
-        page.locator(how).click()
+    page.keyboard.press(key) if key else page.locator(how).click()
     expect(page.locator(".ft-ask b")).not_to_have_text(before)
 
 
@@ -78,13 +74,18 @@ def test_texts_are_labelled_by_touch_and_gone_on_with(app, visit, toy_checkpoint
     page.locator("[data-do=add]").click()
     answer(page, "[data-label=both]")
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    page.locator("#label-remove").click()
+    expect(page.locator("#label-sure")).to_contain_text("things.csv: 4")
+    page.locator("#label-again").click()
+    page.locator("#label-texts").click()
+    expect(page.locator(".ft-ask b")).to_have_text("1")
+    expect(page.locator("#label-sure")).to_be_hidden()  # it would delete the new one
     page.reload()
     visit.tab("Data")
-    title = page.locator("#labelling").get_by_role("button").first
     if not page.locator("#label-former").is_visible():
-        title.click()
+        page.locator("#labelling").get_by_role("button").first.click()
     page.locator("#label-former input").click()
-    page.locator("[role=option]:visible").first.click()
+    page.locator("[role=option]:visible").last.click()
     expect(page.locator(".ft-ask b")).to_have_text("5")
     address = page.locator("#label-estimate a").first.get_attribute("href")
     with urllib.request.urlopen(f"{app.url}/{address}") as response:
