@@ -7,6 +7,7 @@
   const LEFT_OUT = 'script, style, template, canvas, img, svg, i:empty, b:empty, .ft-pulse, ' +
     '[data-testid=status-tracker], ' +
     '.ft-plot > *, .ft-samples > *, [id$=speed] > *, [id$=busy] > *, [id$=memory] > *';
+  const PASSING = /[\d.,]+ (?=(ms|s|samples\/s)\b)/g;  // a width that no two runs share
   const PLAIN = ['div', 'span', 'label', 'section', 'fieldset', 'tbody', 'thead'];
   const told = (element) => {
     const parts = [...element.attributes]
@@ -23,7 +24,7 @@
   // The lines of a node; those below it are indented, or beside it if there is room.
   const outline = (node, ours) => {
     if (node.nodeType === Node.TEXT_NODE) {
-      const text = node.textContent.replace(/\s+/g, ' ').trim();
+      const text = node.textContent.replace(/\s+/g, ' ').trim().replace(PASSING, '0 ');
       return text ? [text.slice(0, 600)] : [];
     }
     if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return [];

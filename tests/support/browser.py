@@ -67,7 +67,7 @@ class App:
         """End it at once. An open page loads itself anew when the app is back, so leave it first
         where another address is asked for then."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait()
 
     def end(self):
         self.kill()
@@ -86,7 +86,7 @@ class App:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if str(self.store.root.resolve() / ".warm") not in child.cmdline():
                     child.kill()
-                    child.wait(10)
+                    child.wait()
         for path in self.store.root.iterdir():
             while path.is_dir() and path.name != ".warm":  # the app may just write there
                 shutil.rmtree(path, ignore_errors=True)

@@ -47,7 +47,7 @@ class Kills:
         for process in killed:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        app.wait(30)
+        app.wait()
         psutil.wait_procs(killed, 30)
 
     def workers(self, app=None):
