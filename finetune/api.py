@@ -22,7 +22,7 @@ from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate as evaluation_jobs
 from finetune.jobs import label as labelling_jobs
-from finetune.jobs import memory, scheduler, service
+from finetune.jobs import label_answers, memory, scheduler, service
 from finetune.jobs import probe as probes
 from finetune.jobs.terminal import follow
 from finetune.labels.labelling import Labelling
@@ -355,34 +355,37 @@ def label(
 
 
 def groups(
-    labelling: Labelling | str, run: Run | Path | str, out: Path | str,
+    labelling: Labelling | str, run: Run | Path | str | None, out: Path | str,
     store: RunStore | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Group the texts of a labelled file that mean the same, by a run's model.
+    """Group the texts of a file that mean the same; or label them all, if texts were labelled.
 
     A person's answers are kept as they are.
 
     Args:
-        labelling: of pairs; or its id, or the name of its file; the newest of pairs if "".
-        run: trained on its answers.
-        out: the file to write, with the columns of the labelled file and `group`. Of two files that
-            are matched, the second becomes `out` with `-2` in its name.
+        labelling: or its id, or the name of its file; the newest of pairs if "".
+        run: trained on its answers of pairs; None for the small model that learns from them at
+            once.
+        out: the file to write, with the columns of the labelled file and `group` or `label`. Of two
+            files that are matched, the second becomes `out` with `-2` in its name.
         store: of a labelling that is named.
 
     Returns:
-        `groups`, those of two texts or more; `grouped`, the rows in them; `precision` and `recall`
-            as [value, low, high], by `measured` random pairs that the model had not learned;
-            `doubtful`, the pairs nearest to 50%.
+        of pairs `groups`, those of two texts or more; `grouped`, the rows in them; `precision` and
+            `recall` as [value, low, high], by `measured` random pairs that the model had not
+            learned; `doubtful`, the pairs nearest to 50%. Of texts `labelled`, their rows.
 
     Raises:
-        DataError: if the run's model does not answer whether two texts mean the same.
+        DataError: if the run's model does not answer with the labels, or there are fewer than 20
+            answers to learn from.
     """
     if isinstance(labelling, str):
         job = labelling_jobs.named_labelling(store or RunStore(default_root()), labelling)
         labelling = job.labelling
     path = Path(out)
     results = [path, path.with_name(f"{path.stem}-2{path.suffix}")]
-    return labelling_jobs.answer_all(labelling.folder, as_run(run), results)
+    own = None if run is None else as_run(run)
+    return label_answers.answer_all(labelling.folder, own, results)
 
 
 def still_holds(

@@ -101,19 +101,25 @@ def _take(labelling: Labelling, question: Question, labels: list[str] | None, wh
 
 
 def groups(words: list[str] | None = None) -> int:
-    """Group the texts of a labelled file that mean the same, by a model that was trained on the
-    answers. A person's answers are kept as they are."""
-    parser = options.parser_of(groups, of_a_run=True)
+    """Group the texts of a file that mean the same, by what was answered of some pairs; or label
+    all texts, if texts were labelled. A person's answers are kept as they are."""
+    parser = options.parser_of(groups)
+    about = "trained on answers of pairs; without it a small model learns from them at once"
+    parser.add_argument("--run", type=Path, help=about)
     about = "the labelling: the name of its file, or its id; by default the newest"
     parser.add_argument("--labelling", default="", help=about)
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     args = parser.parse_args(words)
     options.check_outputs(parser, {"out": args.out}, [])
-    run = named_run(args.run, args.runs)
+    run = args.run and named_run(args.run, args.runs)
     found = api.groups(args.labelling, run, args.out, RunStore(args.runs))
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
+        return 0
+    if "groups" not in found:
+        labelled = f"{args.out}: {found.get('labelled', 0):,} rows with a label"
+        print(f"python -m finetune predict --run {args.run} labels texts" if run else labelled)
         return 0
     print(f"{args.out}: {found['groups']:,} groups, with {found['grouped']:,} rows")
     for name in ("precision", "recall"):

@@ -36,7 +36,7 @@ JOBS = {  # kind of job -> its module, imported when needed, and class
     "predict": "predict:PredictionJob",
     "probe": "probe:ProbeJob",
     "label": "label:LabelJob",
-    "answers": "label:AnswersJob",
+    "answers": "label_answers:AnswersJob",
     "export": "publish:ExportJob",
     "push": "publish:PushJob",
 }

@@ -1,18 +1,15 @@
-"""Read the texts of a brought file, and write its rows with the groups of their texts."""
+"""Read the texts of a brought file, and write its rows with what was found of their texts."""
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from finetune import disk
 from finetune.data import column_guess, table_formats
 from finetune.data.columns import SAMPLE_ROWS
 from finetune.errors import DataError, some
 from finetune.inference import result_files
-
-_GROUP = "group"  # the column of the result
 
 
 def text_column(path: str, name: str, column: str) -> str:
@@ -34,16 +31,21 @@ def text_column(path: str, name: str, column: str) -> str:
     return column
 
 
-def write_groups(path: Path, name: str, of_rows: Any, of_text: Any, out: Path) -> None:
-    """Write a file's rows with the group of each; rows without a text have none."""
+def write_rows(
+    path: Path, name: str, of_rows: Any, column: str, kind: Any, of_text: Sequence[Any], out: Path
+) -> None:
+    """Write a file's rows with a new column, of a pyarrow type: the value of each row's text. Rows
+    without a text have none."""
     table = table_formats.open_table(path, name)
     own = result_files.file_columns(table)
-    added = f"{_GROUP}_2" if _GROUP in {column.casefold() for column in own} else _GROUP
-    with disk.writing(out), result_files.open_writer(out, table, own, {added: pa.int64()}) as write:
+    added, taken = column, {name.casefold() for name in own}
+    while added in taken:
+        added += "_2"
+    with disk.writing(out), result_files.open_writer(out, table, own, {added: kind}) as write:
         rows = zip(table.every_row([*own]), of_rows, strict=True)
         while block := list(islice(rows, 10_000)):
             write([
-                {**{column: record.get(column) for column in own},
-                 added: int(of_text[text]) + 1 if text >= 0 else None}
+                {**{name: record.get(name) for name in own},
+                 added: of_text[text] if text >= 0 else None}
                 for (record, _), text in block
             ])  # fmt: skip

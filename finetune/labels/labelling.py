@@ -186,6 +186,11 @@ class Labelling:
         wanted = (len(self.deck.items), len(self.names))
         return scores if scores is not None and scores.shape == wanted else None
 
+    def learner(self, how: str = "") -> Learner:
+        """Return the small model of the answers; `how`: only of those to RANDOM or CHOSEN
+        questions."""
+        return Learner(*self._part(how), self.names, self.several)
+
     def _part(self, how: str) -> tuple[NDArray[np.float32], list[Labels]]:
         """Return features and labels of the settled answers to random or chosen questions."""
         deck = self.deck
@@ -318,8 +323,7 @@ def _read_deck(folder: Path, facts: str) -> Deck:
 @functools.lru_cache(4)
 def _fit(folder: Path, lines: int) -> Learner:
     """Fit the small model of the answers given by now; only chosen ones teach it."""
-    labelling = Labelling(folder)
-    return Learner(*labelling._part(CHOSEN), labelling.names, labelling.several)
+    return Labelling(folder).learner(CHOSEN)
 
 
 def write_deck(

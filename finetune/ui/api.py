@@ -21,7 +21,7 @@ from finetune.errors import FinetuneError, PublishError
 from finetune.evaluation import ranking, release
 from finetune.evaluation.gate import Limits
 from finetune.inference.file_request import COLUMNS, PredictionRequest
-from finetune.jobs import label, predict, run_table, service
+from finetune.jobs import label, label_answers, predict, run_table, service
 from finetune.jobs.predict import PredictionJob
 from finetune.jobs.run_table import RunRow
 from finetune.runs.store import RunStore
@@ -278,20 +278,24 @@ class Api:
         told = found.estimate()
         return self.label_question(store, labelling, who) | {"estimate": told and asdict(told)}
 
-    def group_texts(self, store: RunStore, labelling: str, run_id: str) -> dict:
-        """Group the texts of a labelled file that mean the same, by a run that was trained on the
-        answers. Returns status, and once finished the report and the result's path: call it again.
+    def group_texts(self, store: RunStore, labelling: str, run_id: str = "") -> dict:
+        """Group the texts of a file that mean the same; or label them all, if texts were labelled.
+        Returns status, and once finished the report and the result's path: call it again.
 
         Args:
-            labelling: the id that label returned, of pairs.
-            run_id: a run of yours.
+            labelling: the id that label returned.
+            run_id: a run of yours that was trained on the answers of pairs; without it a small
+                model learns from them at once.
         """
         job = label.LabelJob.find(store, labelling)
-        answers = label.AnswersJob(job.folder / "answers")
-        if answers.report.get("run") != run_id and not answers.state().running:
-            answers = label.start_answers(store, job, store.get(run_id))
-        result = f"finetune/labels/{job.id}/groups-1" if answers.report else ""
-        return {"status": answers.state().status, "report": answers.report, "result": result}
+        answers, now = label_answers.AnswersJob(job.folder / "answers"), job.labelling.settled()
+        found = answers.report
+        known = found.get("run") == run_id and found.get("answers") == len(now)
+        if not known and not answers.state().running:
+            run = store.get(run_id) if run_id else None
+            found, answers = {}, label_answers.start_answers(store, job, run)
+        result = f"finetune/labels/{job.id}/result-1" if found else ""
+        return {"status": answers.state().status, "report": found, "result": result}
 
     def list_runs(self, store: RunStore) -> list[dict]:
         """List your runs, newest first: id, name, status, place in the queue, scores, created

@@ -10,8 +10,9 @@ import gradio as gr
 
 from finetune.config import is_upload
 from finetune.errors import DataError
-from finetune.jobs import label
-from finetune.jobs.label import AnswersJob, LabelJob
+from finetune.jobs import label, label_answers
+from finetune.jobs.label import LabelJob
+from finetune.jobs.label_answers import AnswersJob
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, form, upload_limits
 from finetune.ui.elements import button, dropdown, text_box
@@ -69,7 +70,7 @@ class LabelPanel(Panel):
                 self.remove = button("Delete", "label-remove", scale=0)
                 self.confirm = button("", "label-sure", 200, variant="stop", visible=False)
                 self.model = dropdown([], "Model", "label-model", 220, value=None)
-                self.answer = button("Let this model answer all", "label-answer", 200)
+                self.answer = button("Let it answer all rows", "label-answer", 200)
             self.progress = gr.HTML(elem_id="label-progress", elem_classes="ft-if-filled")
             self.result = gr.HTML(elem_id="label-result")
 
@@ -180,19 +181,14 @@ class LabelPanel(Panel):
         return {self.card: macro(_TEMPLATE, "card")(*shown)}
 
     def _models(self, store: RunStore, job: LabelJob) -> Updates:
-        """Offer the models that answer with a labelling's labels, the newest first."""
+        """Offer the models that answer with a labelling's labels, the small one first."""
         names, found = set(job.labelling.names), []
         for name, run in choosers.models(store):
             prepared = run.state().prepared
             if prepared is not None and names <= set(prepared.target.names):
                 found.append((name, run.id))
-        newest = found[0][1] if found else None
-        of_texts = gettext("Label more of those it doubts")
-        does = gettext("Let this model answer all") if job.labelling.pairs else of_texts
-        return {
-            self.model: gr.update(choices=found, value=newest, visible=bool(found)),
-            self.answer: gr.update(value=does, visible=bool(found)),
-        }
+        own = gettext("The small model of these answers"), ""
+        return {self.model: gr.update(choices=[own, *found], value="")}
 
     @handler()
     def on_turn(self, store: RunStore, job_id: str) -> Updates:
@@ -218,8 +214,9 @@ class LabelPanel(Panel):
 
     @handler("answer.click")
     def on_answer(self, store: RunStore, job_id: str, model: Any) -> Updates:
-        """Let a trained model answer all that can be asked."""
-        label.start_answers(store, LabelJob.find(store, job_id), store.get(model))
+        """Let a model answer all that can be asked."""
+        run = store.get(model) if model else None
+        label_answers.start_answers(store, LabelJob.find(store, job_id), run)
         return {self.poller: True, self.message: ""}
 
     @handler("remove.click")
@@ -231,7 +228,7 @@ class LabelPanel(Panel):
 
     @handler("confirm.click")
     def on_confirm(self, store: RunStore, job_id: str) -> Updates:
-        label.delete_labelling(LabelJob.find(store, job_id))
+        label_answers.delete_labelling(LabelJob.find(store, job_id))
         return self.closed() | self.offered(store)
 
 

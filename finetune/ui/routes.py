@@ -160,12 +160,12 @@ def batch_result(store: RunStore, request: Request) -> Response:
 
 
 def labels_download(store: RunStore, request: Request) -> Response:
-    """The answers of a labelling, or the groups of one of its files."""
+    """The answers of a labelling, or one of its files with what a model answered."""
     job, kind = LabelJob.find(store, request.path_params["label_id"]), request.path_params["kind"]
     stem = job.title.partition(".")[0][:80] or "texts"
     if kind in ("answers.csv", "answers.jsonl"):
         return _attachment([job.labelling.export(f".{kind.partition('.')[2]}")], f"{stem}-{kind}")
-    files = {f"groups-{n}": job.folder / "answers" / f"result-{n}.csv" for n in (1, 2)}
+    files = {f"result-{n}": job.folder / "answers" / f"result-{n}.csv" for n in (1, 2)}
     if kind not in files or not files[kind].is_file():
         raise StoreError("There is no such file.")
     return _attachment(iter(partial(files[kind].open("rb").read, 2**20), b""), f"{stem}-{kind}.csv")

@@ -10,13 +10,14 @@ from finetune import api
 from finetune.cli import label as cli
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError, JobError
-from finetune.jobs import label
+from finetune.jobs import label, label_answers
 from finetune.jobs.label import LabelJob
 from finetune.labels import candidates, groups, learning
 from finetune.labels.labelling import CHOSEN, RANDOM, Labelling, write_deck
 from finetune.owners import Visitor
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
+from tests.support.uploads import write_csv
 
 THINGS = ("lamp", "chair", "kettle", "shelf", "towel", "clock")
 COLOURS = ("red", "blue", "green", "white", "black", "grey")
@@ -163,6 +164,23 @@ def test_several_labels_or_none(tmp_path):
     assert [one.labels for one in labelling.answers()] == [("a", "b"), ()]
 
 
+def test_all_texts_are_labelled_and_a_persons_answers_kept(labelling, tmp_path):
+    out, texts = tmp_path / "out.csv", labelling.texts.tolist()
+    write_csv(labelling.folder / "input-1.csv", [("text", "label"), *((one, "") for one in texts)])
+    np.save(labelling.folder / "rows-1.npy", [-1, *range(1, len(texts))])
+    with pytest.raises(DataError, match="There are 0 answers"):
+        label_answers.answer_all(labelling.folder, None, [out])
+    answer(labelling, 21)
+    item, *_ = labelling.answers()[1]
+    labelling.answer(item, ["b" if "a" in texts[item[0]] else "a"], "me")  # as only they see it
+    found = label_answers.answer_all(labelling.folder, None, [out])
+    assert found == {"run": "", "answers": 21, "labelled": len(texts) - 1}
+    rows = list(csv.DictReader(out.open()))
+    right = ["a" if "a" in text else "b" for text in texts]
+    differ = [n for n, row in enumerate(rows) if row["label_2"] != right[n]]
+    assert (rows[0]["label_2"], differ) == ("", [0, *item])
+
+
 def test_the_interval_covers_what_a_model_is_worth():
     """Simulated: the share of right answers on all rows lies within 95% of the intervals."""
     random, covered = np.random.default_rng(1), 0.0
@@ -238,7 +256,7 @@ def test_a_labelling_is_its_visitors_alone(labelling, file, monkeypatch):
     own = store.for_visitor(Visitor(names=("browser:ada",)))
     with pytest.raises(JobError, match="You have 1 labellings"):
         label.start_labelling(own, [file], pairs=True)
-    label.delete_labelling(*LabelJob.newest(own))
+    label_answers.delete_labelling(*LabelJob.newest(own))
     assert not labelling.folder.exists()
 
 
@@ -270,6 +288,10 @@ def test_from_a_file_to_groups(file, tmp_path, toy_checkpoint, monkeypatch, caps
     assert (config.folds, config.positive_label) == (5, "same")
     run = api.train(config.changed(folds=2, max_length=32), store, progress=False)
     out = tmp_path / "groups.csv"
+    assert cli.groups(["--runs", str(store.root), "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["measured"], found["answers"]) == (len(job.labelling.settled(RANDOM)), 60)
+    assert found["groups"] > 5
     assert cli.groups(["--run", run.id, "--runs", str(store.root), "--out", str(out)]) == 0
     rows = list(csv.DictReader(out.open()))
     assert [row["title"] for row in rows] == [text for text, _ in records()]

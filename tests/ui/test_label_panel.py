@@ -54,6 +54,8 @@ def test_pairs_are_answered_by_keys_and_trained_on(app, visit, toy_checkpoint, t
     assert number(page) == "34"
     answer(page, "", "Space")
     expect(page.locator("#label-estimate")).to_contain_text("random rows; always")
+    page.locator("#label-answer").click()
+    expect(page.locator("#label-result")).to_contain_text("groups of two or more")
     page.locator("#label-train").click()
     expect(page.locator("#knob-dataset input")).to_have_value(re.compile("things-answers"))
     expect(page.locator("#planned-folds")).to_be_visible()
@@ -95,11 +97,11 @@ def test_texts_are_labelled_by_touch_and_gone_on_with(app, visit, toy_checkpoint
 
 def test_groups_say_on_what_they_were_measured():
     report = {
-        "run": "x", "groups": 2, "grouped": 5, "measured": 30, "precision": [0.9, 0.8, 0.98],
+        "answers": 40, "groups": 2, "grouped": 5, "measured": 30, "precision": [0.9, 0.8, 0.98],
         "recall": [1.0, 0.21, 1.0], "doubtful": [[0.51, ["one", "two"]]],
         "largest": [[7, ["<b>", "c"]]],
     }  # fmt: skip
     drawn = macro("label.html", "result")("id", report, 2)
     figures = ["90% <small>(80%–98%)", "<b>21%–100%</b>", "30 random pairs", "51%"]
-    for part in (*figures, "5 rows are in one", "&lt;b&gt;", "groups-1", "groups-2"):
+    for part in (*figures, "5 rows are in one", "&lt;b&gt;", "result-1", "result-2"):
         assert part in drawn

@@ -1,0 +1,227 @@
+"""A model answers all that a labelling can ask: labels of texts, or groups of those that mean the
+same. The job's folder is the labelling's `answers`: a file for each brought one, as `result-1.csv`,
+and `report.json`."""
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from finetune import disk
+from finetune.errors import DataError, FinetuneError, some
+from finetune.evaluation import saved_predictions
+from finetune.jobs import workers
+from finetune.jobs.background import BackgroundJob, Report
+from finetune.jobs.label import LabelJob, count_answers
+from finetune.labels import brought_files, candidates, groups, learning
+from finetune.labels.labelling import CHOSEN, RANDOM, SAME, Item, Labelling
+from finetune.messages import message as _
+from finetune.runs.events import Phase
+from finetune.runs.run import Run
+from finetune.runs.store import RunStore
+from finetune.tasks.base import Target
+from finetune.tasks.registry import task_of
+
+_SHOWN = 20  # groups on the page, and pairs in doubt
+
+
+class AnswersJob(BackgroundJob):
+    """A model's answers to all that a labelling can ask; of pairs, the groups of texts."""
+
+    name, folders, limit = "answers", "labels/*/answers", 1
+    minutes = 120
+    phase = Phase.START
+    remedy = _("The log has the details.")
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What `answer_all` returned; empty until it has ended."""
+        return disk.read_json(self.folder / "report.json")
+
+    def work(self, report: Report) -> None:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        own = self.request["run"]
+        run = Run(self.folder.parent.parent.parent / own) if own else None
+        count = len(LabelJob(self.folder.parent).request["files"])
+        results = [self.folder / f"result-{place}.csv" for place in range(1, count + 1)]
+        found = answer_all(self.folder.parent, run, results, report)
+        disk.write_atomically(self.folder / "report.json", json.dumps(found, ensure_ascii=False))
+
+
+def start_answers(store: RunStore, job: LabelJob, run: Run | None) -> AnswersJob:
+    """Let a model answer all that a labelling can ask. DataError as in `check_model`."""
+    check_model(job.labelling, run)
+    answers = AnswersJob(job.folder / "answers")
+    answers.begin(store, {"run": run.id if run else ""})
+    return answers
+
+
+def check_model(labelling: Labelling, run: Run | None) -> None:
+    """DataError if a run's model does not answer with a labelling's labels; without a run, if there
+    are too few answers for the small model."""
+    if run is not None:
+        _target(labelling, run)
+    elif count_answers(labelling) and labelling.deck.features is None:
+        raise DataError("The texts are still being compared.", "Wait for its end.")
+
+
+def _target(labelling: Labelling, run: Run) -> Target:
+    prepared = run.state().prepared
+    known = prepared.target.names if prepared else ()
+    lacking = [name for name in labelling.names if name not in known]
+    if prepared is None or lacking or not run.has_model():
+        raise DataError(
+            "The model of {run} does not know {names}.",
+            "Train on these answers first, or choose a model that was.",
+            run=run.title(), names=some(lacking) or _("anything yet"),
+        )  # fmt: skip
+    return prepared.target
+
+
+def answer_all(
+    folder: Path,
+    run: Run | None,
+    results: Sequence[Path],
+    report: Report = lambda phase, detail, done, total: None,
+) -> dict[str, Any]:
+    """Answer all items of a labelling with a model; group the texts of pairs.
+
+    A person's answers are kept as they are. What a run's model is least sure of is asked next.
+
+    Args:
+        folder: the labelling's.
+        run: trained on its answers; None for the small model behind the questions.
+        results: where to write the columns of each brought file and `group`, or the small model's
+            `label` of texts; by the ending as `.csv`, `.tsv`, `.jsonl`, `.json` or `.parquet`.
+
+    Returns:
+        `run`, its id or "", and `answers`, their number; for pairs `groups`, `grouped` (rows in a
+            group of two or more), `precision` and `recall` as [value, low, high] or None,
+            `measured` (random pairs behind them), `doubtful` (the pairs nearest to 50%) and
+            `largest` (texts of the groups); for texts `labelled` (rows).
+
+    Raises:
+        DataError: as in `check_model`.
+    """
+    labelling = Labelling(folder)
+    check_model(labelling, run)
+    told = {"run": run.id if run else "", "answers": len(labelling.settled())}
+    every = np.load(folder / "candidates.npy") if labelling.pairs else labelling.deck.items
+    if run is None:
+        (folder / "scores.npy").unlink(missing_ok=True)  # the small model asks again
+        probabilities = labelling.learner().probabilities(_features(labelling))
+    else:
+        probabilities = _answers_of(labelling, run, every, report)
+        row_of = {tuple(item): row for row, item in enumerate(every.tolist())}
+        with disk.replacing(folder / "scores.npy") as new, new.open("wb") as file:
+            np.save(file, probabilities[[row_of[item] for item in labelling.deck.place_of]])
+
+    if labelling.pairs:
+        return told | _group(labelling, run, every, probabilities[:, 0], results)
+    if run is not None:  # Predict answers with what belongs to it
+        return told
+    given, several = labelling.settled(), labelling.several
+    found = learning.answers(probabilities, labelling.names, several)
+    labels = [list(given.get((text,), own)) for text, own in enumerate(found)]
+    kind = pa.list_(pa.string()) if several else pa.string()
+    column = "label", kind, labels if several else [own for (own,) in labels]
+    return told | {"labelled": len(_write(labelling, results, *column))}
+
+
+def _group(
+    labelling: Labelling, run: Run | None, pairs: candidates.Items, same: Any,
+    results: Sequence[Path],
+) -> dict[str, Any]:  # fmt: skip
+    texts = labelling.texts
+    known = {item: own[0] == SAME for item, own in labelling.settled().items()}
+    figures = _measure(labelling, run, pairs, same, dict(known))
+    of_text = groups.group(len(texts), pairs, same, known)
+    sizes, numbers = np.bincount(of_text), (of_text + 1).tolist()
+    of_rows = _write(labelling, results, "group", pa.int64(), numbers)
+    order = np.argsort(abs(same - 0.5), kind="stable")
+    doubt = [row for row in order[: _SHOWN + len(known)] if tuple(pairs[row]) not in known]
+    largest = [own for own in np.argsort(-sizes, kind="stable")[:_SHOWN] if sizes[own] > 1]
+    return {
+        "groups": int((sizes > 1).sum()),
+        "grouped": sum(int(sizes[own - 1] > 1) for own in of_rows),
+        **figures,
+        "doubtful": [(float(same[row]), texts[pairs[row]].tolist()) for row in doubt[:_SHOWN]],
+        "largest": [(int(own) + 1, texts[of_text == own][:_SHOWN].tolist()) for own in largest],
+    }  # fmt: skip
+
+
+def _write(
+    labelling: Labelling,
+    results: Sequence[Path],
+    column: str,
+    kind: pa.DataType,
+    of_text: list[Any],
+) -> list[Any]:
+    """Write the brought files with a column; returns its values of rows that have a text."""
+    found = []
+    for place, (path, name) in enumerate(LabelJob(labelling.folder).inputs(), 1):
+        of_rows = np.load(labelling.folder / f"rows-{place}.npy")
+        out = results[place - 1]
+        brought_files.write_rows(path, name, of_rows, column, kind, of_text, out)
+        found += [of_text[text] for text in of_rows.tolist() if text >= 0]
+    return found
+
+
+def _features(labelling: Labelling) -> Any:
+    """Return what the small model is told of all items, of pairs also of those never asked."""
+    kept = np.load(labelling.folder / "features.npy") if labelling.pairs else None
+    return labelling.deck.features if kept is None else kept
+
+
+def _answers_of(labelling: Labelling, run: Run, items: Any, report: Report) -> Any:
+    """Return a run's probabilities of a labelling's labels, shape (items, labels)."""
+    from finetune.inference.scorer import Scorer
+
+    target, texts, blocks = _target(labelling, run), labelling.texts, []
+    places = [list(target.names).index(name) for name in labelling.names]
+    rows = ((texts[own[0]], texts[own[1]] if labelling.pairs else None) for own in items)
+    for block in Scorer.of_run(run).stream(rows):
+        given = task_of(target).answers(block.logits, target)
+        blocks.append(given.probabilities[:, places])
+        report(Phase.PREDICT, "", sum(map(len, blocks)), len(items))
+    return np.concatenate(blocks)
+
+
+def _measure(
+    labelling: Labelling, run: Run | None, pairs: candidates.Items, same: Any,
+    known: dict[Item, bool],
+) -> dict[str, Any]:  # fmt: skip
+    """Measure groups by random pairs that have no part in them: neither their answers, nor a model
+    that learned them. It is the small model of other answers, a fold's, or the run's own if they
+    were its validation split."""
+    random = {item: known.pop(item) for item in labelling.settled(RANDOM) if item in known}
+    if run is None:
+        found = labelling.learner(CHOSEN).probabilities(_features(labelling))[:, 0]
+        of_text = groups.group(len(labelling.texts), pairs, found, known)
+        return {"measured": len(random), **groups.measure(of_text, random)}
+    item_of = {tuple(labelling.texts[[*item]]): item for item in random}
+    unseen: dict[Item, float] = {}
+    with contextlib.suppress(FinetuneError):
+        target, table = _target(labelling, run), saved_predictions.kept_examples(run)
+        logits = saved_predictions.read_logits(run, run.best_step() or 0, target).logits
+        given = task_of(target).answers(logits, target)
+        found = given.probabilities[:, list(target.names).index(SAME)].tolist()
+        texts = zip(*saved_predictions.sentences_of(table), strict=True)
+        by_texts = dict(zip(texts, found, strict=True))
+        unseen = {item_of[own]: by_texts[own] for own in item_of.keys() & by_texts.keys()}
+    honest = [unseen.get(tuple(pair), own) for pair, own in zip(pairs.tolist(), same, strict=True)]
+    of_text = groups.group(len(labelling.texts), pairs, np.array(honest), known)
+    figures = groups.measure(of_text, {item: random[item] for item in unseen})
+    return {"measured": len(unseen), **figures}
+
+
+def delete_labelling(job: LabelJob) -> None:
+    """Remove a labelling with its answers, ending its jobs first."""
+    for own in (AnswersJob(job.folder / "answers"), job):
+        workers.kill_worker(own)
+    disk.remove_folder(job.folder)
