@@ -364,8 +364,7 @@ def groups(
 
     Args:
         labelling: or its id, or the name of its file; the newest of pairs if "".
-        run: trained on its answers of pairs; None for the small model that learns from them at
-            once.
+        run: trained on answers of pairs; None for the small model that learns from them at once.
         out: the file to write, with the columns of the labelled file and `group` or `label`. Of two
             files that are matched, the second becomes `out` with `-2` in its name.
         store: of a labelling that is named.
@@ -376,8 +375,7 @@ def groups(
             learned; `doubtful`, the pairs nearest to 50%. Of texts `labelled`, their rows.
 
     Raises:
-        DataError: if the run's model does not answer with the labels, or there are fewer than 20
-            answers to learn from.
+        DataError: if the run's model lacks a label, or fewer than 20 answers were given.
     """
     if isinstance(labelling, str):
         job = labelling_jobs.named_labelling(store or RunStore(default_root()), labelling)

@@ -187,7 +187,7 @@ class LabelPanel(Panel):
             prepared = run.state().prepared
             if prepared is not None and names <= set(prepared.target.names):
                 found.append((name, run.id))
-        own = gettext("The small model of these answers"), ""
+        own = gettext("The small model"), ""
         return {self.model: gr.update(choices=[own, *found], value="")}
 
     @handler()

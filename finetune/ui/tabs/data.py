@@ -124,7 +124,6 @@ class DataTab(Panel):
         self.fields = [controls[name] for name in CHECKED_FIELDS]
         self.remedies = {name: controls[name] for name in REMEDIES}
         self.label_map = self.remedies["label_map"]
-        self.settable = [*self.remedies.values()]
         blank = json.dumps(list(self.cleared.values()))
         for chooser, other in (self.datasets, self.datasets[::-1]):
             chooser.input(
