@@ -60,7 +60,7 @@ document.addEventListener('keydown', ({key}) => {
 element.addEventListener('click', (event) => {
   if (event.target.closest('[data-part=verdict] button')) part('verdict').classList.remove('ft-arrived');
   const button = event.target.closest('[data-do]');
-  if (!button || button.ariaDisabled === 'true') return;
+  if (!button || button.ariaDisabled === 'true' || event.detail > 1) return; // a double click is one
   if (button.dataset.busy) { // said at once; the server draws it so, too
     button.ariaDisabled = 'true';
     button.textContent = button.dataset.busy;

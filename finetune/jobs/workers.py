@@ -290,7 +290,8 @@ def job_files(kind: str, root: Path, job: JobFolder, request: dict[str, Any]) ->
         return None
     if kind in ("predict", "answers"):
         folder = job.folder if kind == "predict" else job.folder.parent
-        return _folder(folder) | Confinement(reads=(str((root / request["run"]).resolve()),))
+        runs = [root / run for run in (request["run"],) if run]  # "" is the small model of answers
+        return _folder(folder) | Confinement(reads=tuple(str(run.resolve()) for run in runs))
     if kind in ("label", "check", "probe"):
         found = _folder(job.folder) | hub_access.of_counts(root, job.owner)
         if kind != "label":

@@ -306,4 +306,4 @@ class RunSummary(JobState):
         self.saved_step = best_steps[-1] if best_steps else None
         self.reached = event.step
         self.status, self.error, self.remedy, self.ended = "running", "", "", 0.0
-        self.discarded = False
+        self.phase, self.detail, self.discarded = Phase.START, "", False

@@ -195,6 +195,12 @@ def test_a_worker_reads_nothing_of_others(ada, hers, probing, monkeypatch):
         assert found == expected, start.__name__
 
 
+def test_the_small_model_of_answers_reads_its_labelling_alone(ada):
+    folder = ada.root / "labels" / "x"
+    files = workers.job_files("answers", ada.root, JobFolder(folder / "answers"), {"run": ""})
+    assert files == confinement.Confinement(writes=(str(folder.resolve()),))
+
+
 @needs_landlock
 def test_what_parses_an_upload_reads_that_alone(ada, hers, probing):
     config = hers.config()

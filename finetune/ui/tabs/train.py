@@ -278,11 +278,11 @@ class TrainTab(Panel):
         choosers = (self.form["dataset"], self.filled[-1])
         return {chooser: gr.update(choices=choices) for chooser in choosers}
 
-    @handler("live.select", errors_in="notice")
+    @handler("live.select", errors_in="notice", trigger_mode="multiple")
     def on_press(
         self, store: RunStore, pressed: Pressed, live: str, oauth: gr.OAuthToken | None = None
     ) -> Updates:
-        """Handle a pressed button of the live view."""
+        """Handle a pressed button of the live view, also while another one is at work."""
         run = store.get(live)
         summary = run.state()
         match pressed.get("do"):
