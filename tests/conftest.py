@@ -143,7 +143,9 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="session")
 def chromium():
     """The system's Chromium; on CI a missing one is a failure, not a skip."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    from tests.support.browser import find_chromium
+
+    path = find_chromium()
     if path is None:
         report = pytest.fail if os.environ.get("CI") else pytest.skip
         report("no chromium on the PATH (Debian: apt-get install chromium)")

@@ -17,7 +17,6 @@ import contextlib
 import os
 import random
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -32,7 +31,7 @@ from finetune.jobs import workers
 from finetune.runs import events
 from finetune.runs.store import RunStore
 from tests.benchmarks import machine
-from tests.support.browser import ROOT, launch_browser
+from tests.support.browser import ROOT, find_chromium, launch_browser
 from tests.support.waiting import until
 
 BARE = """
@@ -79,8 +78,7 @@ def main():
             starting(side, folder)
         starts = machine.medians(SIDES, args.rounds, lambda side: starting(side, folder), "s")
         store = RunStore(folder / "runs")
-        path = shutil.which("chromium") or shutil.which("chromium-browser")
-        browser = launch_browser(path or "chromium")
+        browser = launch_browser(find_chromium() or "chromium")
         with app(store, at_rest=not args.quick) as (_, url):
             openings = [opening(browser, url) for _ in range(args.rounds + 1)][1:]
             with watched(store) as run:
