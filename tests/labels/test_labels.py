@@ -83,27 +83,15 @@ def test_every_third_question_is_random_and_teaches_nothing(labelling):
 
 
 def test_what_is_asked_next_is_what_the_model_doubts(labelling):
-    answer(labelling, 30)
-    labelling.next("me")
-    question = labelling.next("other")  # whose first is random; the model is the same
-    assert question.how == RANDOM
-    deck = labelling.deck
+    answer(labelling, 31)
+    labelling.add_name("rare", "me")  # which nothing has yet
+    question, deck = labelling.next("me"), labelling.deck
     asked = {one.item for one in labelling.answers()}
     free = [place for place in deck.spread if tuple(deck.items[place].tolist()) not in asked]
-    margins = learning.margins(labelling._probabilities(free), False)
-    chosen = next(labelling._chosen(deck, asked))
-    assert chosen == free[int(np.argmin(margins))]
-
-
-def test_a_label_that_nothing_has_yet_does_not_end_the_choice(labelling):
-    answer(labelling, 24)
-    before = labelling.next("me")
-    labelling.add_name("rare", "me")
-    assert labelling.next("me") == before
-    deck = labelling.deck
-    asked = {one.item for one in labelling.answers()}
-    free = deck.spread[~np.isin(deck.spread, deck.places(asked))]
-    assert next(labelling._chosen(deck, asked)) != free[0]  # not the order of the beginning
+    known = labelling.learner(CHOSEN).probabilities(deck.features[free])
+    assert question.how == CHOSEN
+    assert deck.place_of[question.item] == free[int(np.argmin(learning.margins(known, False)))]
+    assert labelling.next("other").how == RANDOM  # whose first it is
 
 
 def test_answers_are_kept_at_once_and_taken_back(labelling):
