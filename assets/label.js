@@ -2,11 +2,12 @@
 // One answer is sent at a time; the next card ends the wait.
 let sent = false, asked = false, tallest = 0, shown = 0;
 const send = (event) => {
-  if (sent) return;
+  if (sent) return false;
   sent = true;
   setTimeout(() => { sent = false; }, 2000); // an answer that was refused draws no card
   const card = element.querySelector('[data-item]');
   trigger('select', {item: JSON.parse(card?.dataset.item ?? '[]'), ...event});
+  return true;
 };
 const pressed = () =>
   [...element.querySelectorAll('[aria-pressed="true"]')].map((one) => one.dataset.label);
@@ -17,15 +18,16 @@ const press = (button) => {
     const action = button.dataset.do;
     const box = element.querySelector('.ft-add input');
     if (action !== 'add') send({do: action, labels: pressed()});
-    else if (box.value.trim()) {
-      send({do: action, label: box.value.trim()});
+    else if (box.value.trim() && send({do: action, label: box.value.trim()})) {
       box.value = '';
+      box.blur(); // the keys answer again
     }
   } else if (several) button.setAttribute('aria-pressed', button.ariaPressed !== 'true');
   else send({do: 'answer', labels: [label]});
 };
 element.addEventListener('click', (event) => {
   const button = event.target.closest('button');
+  if (button && event.detail) button.blur(); // space and Enter are the card's, not a clicked button's
   if (button) press(button);
 });
 element.addEventListener('keydown', (event) => {

@@ -14,16 +14,12 @@ const show = () => { // a bundle's box is ticked if those of all its runs are
     box.checked = box.dataset.what.split(' ').every((run) => ticked.has(run));
   }
 };
-const offer = () => { // to compare the ticked runs, or delete the ticked rows
+const offer = () => { // to compare or delete the ticked runs
   const words = element.querySelector('[data-runs]').dataset;
-  const rows = words.runs.split('|').map((row) => row.split(' ')).map((row) => {
-    const chosen = row.filter((run) => ticked.has(run)).length;
-    return chosen === row.length ? 1 : chosen;
-  }).reduce((sum, n) => sum + n, 0);
   const change = (n, few, many, least, most) => ({__type__: 'update', interactive: n >= least && n <= most,
     value: n >= least ? many.replace('{n}', n) : few});
   finetune.ticked = [[...ticked].join(' '), change(ticked.size, words.compare, words.compareN, 2, props.most),
-    change(rows, words.delete, words.deleteN, 1, Infinity)];
+    change(ticked.size, words.delete, words.deleteN, 1, Infinity)];
   trigger('select', {});
 };
 element.addEventListener('change', (event) => {

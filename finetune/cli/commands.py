@@ -67,7 +67,9 @@ def check(words: list[str] | None = None) -> int:
         values = ", ".join(f"{title} {scores[metric]:.3f}" for metric, title in titles.items())
         print(f"  to beat, {name}: {values}")
     measured = {task.constant: report.majority, **report.baselines}
-    if remark := baselines.why_no_training(measured, task, len(report.labels)):
+    if remark := baselines.why_no_training(
+        measured, task, len(report.labels), report.validation_rows
+    ):
         print(f"  {remark}")
     for finding in report.findings:
         severity = "done" if finding.done else finding.severity

@@ -94,6 +94,11 @@ class CheckReport:
         return [finding for finding in self.findings if finding.severity == "blocks"]
 
     @property
+    def validation_rows(self) -> int:
+        """The rows that score a model."""
+        return sum(split.rows for split in self.splits if split.name == "validation")
+
+    @property
     def few_held_out(self) -> Finding | None:
         """The finding that so few rows are held out that a cross-validation is better, or None."""
         return next((f for f in self.findings if f.kind == FEW_HELD_OUT and f.remedies), None)

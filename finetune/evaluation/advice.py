@@ -65,7 +65,8 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
     longer = _of_steps(summary, config, 2 * summary.total_steps) if rising else {}
     facts = summary.prepared.data if summary.prepared else {}
     again = {"seed": config.seed + 1}
-    needless = why_no_training(summary.baselines, summary.task, summary.classes)
+    rows = summary.prepared.validation_examples if summary.prepared else 0
+    needless = why_no_training(summary.baselines, summary.task, summary.classes, rows)
     if not verdict.errors and needless:
         return Advice("needless", action="try", **steps)
     if not verdict.errors and "test" in facts.get("rows", {}) and not summary.opened:

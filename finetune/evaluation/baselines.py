@@ -39,6 +39,7 @@ MOST = 20_000  # pairs of each split; more change the figures in the third decim
 MOST_ENCODED = 2_000  # validation pairs that are encoded: as dear as an evaluation
 MOST_TUNED = 500  # training pairs that the similarity's threshold is chosen on
 ENOUGH = 0.95  # of the similarity's accuracy or F1: training has little left to gain
+_FEWEST = 30  # validation pairs behind such a sentence
 WEIGHTS = 2_000_000  # of the regression; fitting takes some 300 bytes for each
 _VERSION = 2  # of how they are measured and called
 
@@ -131,10 +132,15 @@ def mean_scores(measured: Sequence[Mapping[str, float]], rows: Sequence[int]) ->
     }
 
 
-def why_no_training(baselines: Mapping[str, Mapping[str, float]], task: Task, classes: int) -> str:
+def why_no_training(
+    baselines: Mapping[str, Mapping[str, float]], task: Task, classes: int, rows: int
+) -> str:
     """Return a sentence for a person if a simple method is right on every validation pair, or if
-    the checkpoint's similarity alone reaches 0.95 and exceeds a constant answer. Otherwise empty.
+    the checkpoint's similarity alone reaches 0.95 and exceeds a constant answer. Otherwise empty,
+    and of fewer than 30 rows, where that can be chance.
     """
+    if rows < _FEWEST:
+        return ""
     constant = baselines.get(task.constant, {})
     bounded = {m.name: m.range[1] for m in task.metrics if math.isfinite(m.range[1])}
     for name, text in (

@@ -57,7 +57,8 @@ def start_answers(store: RunStore, job: LabelJob, run: Run | None) -> AnswersJob
     """Let a model answer all that a labelling can ask. DataError as in `check_model`."""
     check_model(job.labelling, run)
     answers = AnswersJob(job.folder / "answers")
-    answers.begin(store, {"run": run.id if run else ""})
+    answered = len(job.labelling.settled())
+    answers.begin(store, {"run": run.id if run else "", "answers": answered})
     return answers
 
 
@@ -73,7 +74,7 @@ def check_model(labelling: Labelling, run: Run | None) -> None:
 def _target(labelling: Labelling, run: Run) -> Target:
     prepared = run.state().prepared
     known = prepared.target.names if prepared else ()
-    lacking = [name for name in labelling.names if name not in known]
+    lacking = [name for name in labelling.used if name not in known]
     if prepared is None or lacking or not run.has_model():
         raise DataError(
             "The model of {run} does not know {names}.",
@@ -183,11 +184,14 @@ def _answers_of(labelling: Labelling, run: Run, items: Any, report: Report) -> A
     from finetune.inference.scorer import Scorer
 
     target, texts, blocks = _target(labelling, run), labelling.texts, []
-    places = [list(target.names).index(name) for name in labelling.names]
+    known = {name: place for place, name in enumerate(target.names)}
     rows = ((texts[own[0]], texts[own[1]] if labelling.pairs else None) for own in items)
     for block in Scorer.of_run(run).stream(rows):
         given = task_of(target).answers(block.logits, target)
-        blocks.append(given.probabilities[:, places])
+        never = np.zeros(len(given.probabilities), np.float32)  # a label that nothing has yet
+        columns = [given.probabilities[:, known[name]] if name in known else never
+                   for name in labelling.names]  # fmt: skip
+        blocks.append(np.stack(columns, 1))
         report(Phase.PREDICT, "", sum(map(len, blocks)), len(items))
     return np.concatenate(blocks)
 

@@ -181,7 +181,7 @@ def remove_model(store: RunStore, name: str) -> CachedModel:
     if not may_remove(store):
         raise StoreError("Visitors cannot remove checkpoints.", "Ask the app's owner.")
     same = {name} | {entry.name for entry in checkpoint_catalog.CHECKPOINTS if entry.repo == name}
-    readers = (store.root.glob(f"{jobs}/*/") for jobs in ("checks", "probes"))
+    readers = (store.root.glob(f"{jobs}/*/") for jobs in ("checks", "labels", "probes"))
     for job in map(JobFolder, chain(*readers)):
         named = {job.request.get("checkpoint"), *job.request.get("checkpoints", ())}
         if same & named and job.is_alive():

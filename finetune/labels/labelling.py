@@ -88,6 +88,12 @@ class Labelling:
         return list(dict.fromkeys([*self.request["names"], *added]))
 
     @property
+    def used(self) -> list[str]:
+        """The labels that were given to something."""
+        given = {name for labels in self.settled().values() for name in labels}
+        return [name for name in self.names if name in given]
+
+    @property
     def ready(self) -> bool:
         """True once something can be asked."""
         return (self.folder / "deck.json").is_file()

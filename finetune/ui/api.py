@@ -288,14 +288,15 @@ class Api:
                 model learns from them at once.
         """
         job = label.LabelJob.find(store, labelling)
-        answers, now = label_answers.AnswersJob(job.folder / "answers"), job.labelling.settled()
-        found = answers.report
-        known = found.get("run") == run_id and found.get("answers") == len(now)
-        if not known and not answers.state().running:
+        answers = label_answers.AnswersJob(job.folder / "answers")
+        asked = {"run": run_id, "answers": len(job.labelling.settled())}
+        if answers.request != asked and not answers.state().running:
             run = store.get(run_id) if run_id else None
-            found, answers = {}, label_answers.start_answers(store, job, run)
+            answers = label_answers.start_answers(store, job, run)
+        state, found = answers.state(), answers.report
         result = f"finetune/labels/{job.id}/result-1" if found else ""
-        return {"status": answers.state().status, "report": found, "result": result}
+        error = f"{state.error} {state.remedy}".strip()
+        return {"status": state.status, "error": error, "report": found, "result": result}
 
     def list_runs(self, store: RunStore) -> list[dict]:
         """List your runs, newest first: id, name, status, place in the queue, scores, created

@@ -143,7 +143,7 @@ class _Tabs:
             part.listen(
                 part.on_start, part.start.click, outputs=[*filled, part.message], queue=True,
                 show_progress="minimal", concurrency_limit=2,
-            ).then(None, None, None, **opens_form)  # fmt: skip
+            ).then(None, None, None, **opens_form).then(**data.examining(), **quick)  # fmt: skip
         folds = [train.form["folds"], train.message]
         chosen = train.planned.select(train.on_folds, None, folds, **quick)
         chosen.then(**data.examining(), **quick)

@@ -180,20 +180,21 @@ class LabelPanel(Panel):
         shown = labelling.next(person), labelling, given, labelling.agreement(person)
         return {self.card: macro(_TEMPLATE, "card")(*shown)}
 
-    def _models(self, store: RunStore, job: LabelJob) -> Updates:
+    def _models(self, store: RunStore, job: LabelJob, chosen: Any = "") -> Updates:
         """Offer the models that answer with a labelling's labels, the small one first."""
-        names, found = set(job.labelling.names), []
+        names, found = set(job.labelling.used), []
         for name, run in choosers.models(store):
             prepared = run.state().prepared
             if prepared is not None and names <= set(prepared.target.names):
                 found.append((name, run.id))
         own = gettext("The small model"), ""
-        return {self.model: gr.update(choices=[own, *found], value="")}
+        value = chosen if chosen in [run_id for _, run_id in found] else ""
+        return {self.model: gr.update(choices=[own, *found], value=value)}
 
     @handler()
-    def on_turn(self, store: RunStore, job_id: str) -> Updates:
+    def on_turn(self, store: RunStore, job_id: str, model: Any) -> Updates:
         """Offer what was trained since."""
-        return self._models(store, LabelJob.find(store, job_id)) if job_id else {}
+        return self._models(store, LabelJob.find(store, job_id), model) if job_id else {}
 
     @handler(errors_in="estimate")
     def on_facts(self, store: RunStore, job_id: str) -> Updates:
@@ -233,7 +234,9 @@ class LabelPanel(Panel):
 
 
 def _described(job: LabelJob) -> str:
-    return gettext("{file}: {n} answers", file=job.title, n=len(job.labelling.answers()))
+    found = job.labelling
+    file = job.title if found.pairs else f"{job.title} ({', '.join(found.names)})"
+    return gettext("{file}: {n} answers", file=file, n=len(found.settled()))
 
 
 def _person(store: RunStore, who: object) -> str:

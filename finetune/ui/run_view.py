@@ -84,7 +84,8 @@ def cards(run: Run, summary: RunSummary) -> Markup:
 
 def remark(summary: RunSummary) -> Markup:
     """Say that a simple method is as good as training can be; empty if none is."""
-    text = baselines.why_no_training(summary.baselines, summary.task, summary.classes)
+    rows = summary.prepared.validation_examples if summary.prepared else 0
+    text = baselines.why_no_training(summary.baselines, summary.task, summary.classes, rows)
     return macro("feedback.html", "warning")(gettext(text)) if text else Markup()
 
 

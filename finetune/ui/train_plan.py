@@ -292,7 +292,7 @@ def pairs_card(report: CheckReport | None, store: RunStore, config: RunConfig) -
     if report is not None:
         task = find_task(report.task)
         scores = {task.constant: report.majority, **report.baselines}
-        remark = baselines.why_no_training(scores, task, len(report.labels))
+        remark = baselines.why_no_training(scores, task, len(report.labels), report.validation_rows)
     return render(
         "pairs_card.html", report=report if rows else None, rows=rows, remark=remark,
         dataset=source(store, config, report),

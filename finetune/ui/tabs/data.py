@@ -171,7 +171,7 @@ class DataTab(Panel):
         choices = form.datasets(store, dataset)
         # An update for each: Gradio empties the one it has used.
         selected = {box: gr.update(choices=choices, value=dataset) for box in self.datasets}
-        return {self.message: "", **selected, **self.cleared}
+        return {self.message: "", **selected, **self.cleared, **self.label.closed()}
 
     # Two buttons pressed one after the other both count.
     @handler("overview.select", "findings.select", trigger_mode="multiple")

@@ -130,8 +130,8 @@ class TrainTab(Panel):
         search, plain = (train_plan.SEARCH,), train_plan.KINDS[:3]
         for part, kinds in ((self.search.part, search), (self.begin, search), (self.start, plain)):
             self.how.change(None, self.how, part, js=train_plan.shown_for(kinds), **quick)
-        unfold = f"() => {json.dumps([_SHOWN, '', ''])}"
-        shown = [self.setup, self.moved, self.message]
+        unfold = f"() => {json.dumps([_SHOWN, '', '', ''])}"
+        shown = [self.setup, self.moved, self.message, self.notice]
         self.new.click(None, None, shown, js=unfold, **quick)
         fold = f"() => ({json.dumps(gr.update(elem_classes=train_plan.HIDDEN))})"
         self.again.click(None, None, self.setup, js=fold, **quick)
@@ -291,6 +291,8 @@ class TrainTab(Panel):
                 text = gettext("Stopping: training has not begun, so there is no model to keep.")
                 if summary.best is not None:
                     text = gettext("Stopping: the best model is kept.")
+                elif summary.validation:
+                    text = gettext("Stopping: the model is kept as it is.")
                 elif summary.step or summary.phase == "train":
                     text = gettext(
                         "Stopping: nothing was evaluated yet, so the model is kept as it is, its "
@@ -335,7 +337,7 @@ class TrainTab(Panel):
             run = next((each for each in mates if each.state().status not in ENDED), run)
         # Another run may be shown by now: only what changes is sent.
         same = (run.id if run else "") == live
-        updates = self._queued(store) if same else self._shown(store, run)
+        updates = self._queued(store) if same else self._shown(store, run) | {self.notice: ""}
         if run and run.state().status in ENDED:
             other = service.active_run(store)
             updates[self.notice] = macro("feedback.html", "other_run")(other) if other else ""
