@@ -222,8 +222,7 @@ class LabelPanel(Panel):
     @handler("remove.click")
     def on_remove(self, store: RunStore, job_id: str) -> Updates:
         """Ask to confirm deleting the labelling."""
-        name = _described(LabelJob.find(store, job_id))
-        asks = gettext("Delete for good: {name}", name=name)
+        asks = gettext("Delete for good: {name}", name=_described(LabelJob.find(store, job_id)))
         return {self.confirm: gr.update(value=asks, visible=True)}
 
     @handler("confirm.click")
