@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from finetune import disk
-from finetune.disk import write_atomically
 from finetune.errors import DataError, StoreError
 from finetune.metrics.calibration import Logits
 from finetune.runs.run import NOTES
@@ -93,7 +92,8 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     config.pop(NOTES, None)
     if notes := {name: value for name, value in notes.items() if value not in (None, "", {})}:
         config[NOTES] = notes
-    write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    disk.write_atomically(folder / "config.json", text)
     return rule
 
 

@@ -164,9 +164,9 @@ def _write(
 ) -> list[Any]:
     """Write the brought files with a column; returns its values of rows that have a text."""
     found = []
-    for place, (path, name) in enumerate(LabelJob(labelling.folder).inputs(), 1):
+    brought = zip(LabelJob(labelling.folder).inputs(), results, strict=False)
+    for place, ((path, name), out) in enumerate(brought, 1):
         of_rows = np.load(labelling.folder / f"rows-{place}.npy")
-        out = results[place - 1]
         brought_files.write_rows(path, name, of_rows, column, kind, of_text, out)
         found += [of_text[text] for text in of_rows.tolist() if text >= 0]
     return found
@@ -186,8 +186,7 @@ def _answers_of(labelling: Labelling, run: Run, items: Any, report: Report) -> A
     places = [list(target.names).index(name) for name in labelling.names]
     rows = ((texts[own[0]], texts[own[1]] if labelling.pairs else None) for own in items)
     for block in Scorer.of_run(run).stream(rows):
-        given = task_of(target).answers(block.logits, target)
-        blocks.append(given.probabilities[:, places])
+        blocks.append(task_of(target).answers(block.logits, target).probabilities[:, places])
         report(Phase.PREDICT, "", sum(map(len, blocks)), len(items))
     return np.concatenate(blocks)
 

@@ -30,11 +30,9 @@ from finetune.tasks.registry import score_metrics, task_of
 
 _FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
-
-
 CURVE = 30  # points of a run's curve
+# The columns that the table always has.
 FIXED = ("name", "what", "score", "created", "seconds", "megabytes", "status")
-"""The columns that the table always has."""
 
 
 @cache
