@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from finetune import disk
 from finetune.errors import DataError, StoreError
 from finetune.metrics.calibration import Logits
-from finetune.runs.run import NOTES
+from finetune.runs.run import NOTES, read_notes
 from finetune.tasks.base import DecisionRule, PredictOptions, SureRule, Target
 from finetune.tasks.registry import task_of
 
@@ -55,12 +55,6 @@ def read_rule(folder: Path) -> DecisionRule:
 def _levels(named: Any) -> tuple[tuple[str, float], ...]:
     items = named.items() if isinstance(named, dict) else ()
     return tuple((name, level) for name, level in items if isinstance(level, float))
-
-
-def read_notes(folder: Path) -> dict[str, Any]:
-    """Read all that is noted with the model in a folder, as JSON values."""
-    notes = disk.read_json(folder / "config.json").get(NOTES)
-    return notes if isinstance(notes, dict) else {}
 
 
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
