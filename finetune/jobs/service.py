@@ -94,10 +94,9 @@ def _check(store: RunStore, config: RunConfig) -> None:
                 "tensorboard", report_to=tool,
             )  # fmt: skip
         if (n := config.num_processes) > most:
-            problem = _(
+            problems["num_processes"] = _(
                 "is {num_processes}; this machine has {most} to give", num_processes=n, most=most
             )
-            problems["num_processes"] = problem
         if problems:
             raise ConfigError(problems)
     report = check.check_folder(store, config).state().report
