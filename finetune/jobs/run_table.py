@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from finetune import config
-from finetune.config import RunConfig
 from finetune.data import csv_cells
 from finetune.errors import StoreError
 from finetune.evaluation import ranking, report, saved_predictions
@@ -21,7 +20,6 @@ from finetune.jobs import service
 from finetune.metrics import catalog
 from finetune.metrics.intervals import Interval
 from finetune.runs import grids
-from finetune.runs.grids import SEED
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -146,7 +144,7 @@ class BundleRow:
         for rows in points.values():
             every = [row for row in self.members if row.group and row.group == rows[0].group]
             if len(every) > 1:
-                found.append(BundleRow(every[0].name.rpartition(SEED)[0], every))
+                found.append(BundleRow(every[0].name.rpartition(grids.SEED)[0], every))
             found += rows
         return found
 
@@ -285,7 +283,7 @@ def score_interval(store: RunStore, row: RunRow) -> Interval | None:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    return RunConfig().to_dict()
+    return config.RunConfig().to_dict()
 
 
 def training_seconds(summary: RunSummary) -> float | None:
