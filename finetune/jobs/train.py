@@ -60,8 +60,7 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     except pipeline.Terminated:
         seconds = run.state().worked_until_now
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
-        several = is_attempt() or not is_single_process()
-        if several and not run.stop_requested():
+        if (is_attempt() or not is_single_process()) and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
         deleted = events.Stopped(step=0, seconds=0.0)
