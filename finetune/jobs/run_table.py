@@ -31,22 +31,12 @@ _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its file
 CURVE = 30  # points of a run's curve
 # The columns that the table always has.
 FIXED = ("name", "what", "score", "created", "seconds", "megabytes", "status")
-
-
-@cache
-def columns() -> dict[str, bool]:
-    """Return the columns to sort by; True for those whose greatest value comes first."""
-    scores = {metric.name: metric.greater_is_better for metric in score_metrics()}
-    return {
-        "name": False, "what": False, "score": True, "created": True, "seconds": True,
-        "megabytes": False, "status": False, "dataset": False, **scores, "best_epoch": False,
-    }  # fmt: skip
-
-
-@cache
-def score_columns() -> list[str]:
-    """Return the columns that are scores of one metric."""
-    return [metric.name for metric in score_metrics()]
+# The columns to sort by, those of one metric first; True if the greatest value comes first.
+SCORES = {metric.name: metric.greater_is_better for metric in score_metrics()}
+COLUMNS = {
+    "name": False, "what": False, "score": True, "created": True, "seconds": True,
+    "megabytes": False, "status": False, "dataset": False, **SCORES, "best_epoch": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,9 +86,9 @@ class RunRow:
             return self.scores.get(self.headline)
         if column == "what":
             return self.checkpoint
-        if column in score_columns():
+        if column in SCORES:
             return self.scores.get(column)
-        if column in columns():
+        if column in COLUMNS:
             return getattr(self, column)
         return None if self.damaged else self.settings.get(column, _defaults()[column])
 
@@ -350,7 +340,7 @@ def by_dataset(
 
 def runs_csv(rows: Sequence[RunRow]) -> str:
     """Return all runs as CSV: results, and every hyperparameter, automatic ones as resolved."""
-    names = [*dict.fromkeys((*columns(), *_defaults()))]
+    names = [*dict.fromkeys((*COLUMNS, *_defaults()))]
     names = [name for name in names if name not in ("what", "score")]  # each of other columns
     cells = [[row.id, *(row.resolved.get(name, row.value(name)) for name in names)] for row in rows]
     return csv_cells.to_csv([["id", *names], *cells])
