@@ -253,8 +253,7 @@ def _tested(confidence: Probabilities, right: Truths) -> tuple[Floats, NDArray[A
     rows = len(right)
     counts = np.unique(np.arange(_FIRST, _STEPS) * rows // _STEPS)
     ranked = -np.sort(-np.asarray(confidence, np.float64))
-    above = np.append(ranked[counts[counts < rows]], 0.0)
-    above = np.unique(above)[::-1]
+    above = np.unique(np.append(ranked[counts[counts < rows]], 0.0))[::-1]
     answered = np.searchsorted(-ranked, -above)  # equal confidences are not above
     wrong = np.sort(-np.asarray(confidence, np.float64)[~right])
     return above, answered, np.searchsorted(wrong, -above)

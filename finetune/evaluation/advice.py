@@ -86,9 +86,7 @@ def advise(summary: RunSummary, config: RunConfig, verdict: Verdict) -> Advice:
         return Advice("longer", longer, **steps)
     change = rank(last.metrics[metric]) - rank(best.metrics[metric])
     width = verdict.score.high - verdict.score.low
-    noise = width / _WIDTH
-    if metric == LOSS.name:
-        noise = _LOSS_NOISE * best.metrics[metric]
+    noise = _LOSS_NOISE * best.metrics[metric] if metric == LOSS.name else width / _WIDTH
     if change < -noise and not summary.early:
         shorter = _of_steps(summary, config, best.step)
         patience = {} if config.folds else {"early_stopping_patience": _PATIENCE}

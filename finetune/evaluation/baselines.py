@@ -237,8 +237,7 @@ def load_encoder(folder: Path) -> tuple[Any, Any, bool]:
         model = files.load(AutoModel, use_safetensors=True).eval()
     model.to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
     pooling = files.contents.get("1_Pooling/config.json", {})
-    first_token = bool(pooling.get("pooling_mode_cls_token"))
-    return model, tokenizer, first_token
+    return model, tokenizer, bool(pooling.get("pooling_mode_cls_token"))
 
 
 def cosine(first: Vectors, second: Vectors) -> NDArray[np.float32]:

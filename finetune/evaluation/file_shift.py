@@ -15,8 +15,6 @@ from finetune.metrics.intervals import Interval, wilson_interval
 
 FEWEST_LABELS = 30  # labelled rows that suffice for an interval
 Verdict = Literal["as before", "changed", "train anew"]
-
-
 WHAT = {
     "answers": _("the answers"),
     "confidence": _("the confidence"),

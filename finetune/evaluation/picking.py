@@ -71,8 +71,7 @@ def run_picking(run: Run, others: Iterable[Run] = ()) -> Picking | None:
     metric = deciding_metric(run.config(), summary.task)
     rest = [each for other in others if other.id != run.id for each in run_candidates(other)]
     top = max((each.score for each in own), default=0.0)
-    is_best = all(each.score <= top for each in rest)
-    candidates = own + rest if is_best else own
+    candidates = own + rest if all(each.score <= top for each in rest) else own
     kept = [each for each in own if each.step == best.step]
     if not kept or len(candidates) < 2:
         return None

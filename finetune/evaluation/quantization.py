@@ -16,7 +16,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from finetune import disk
-from finetune.data import checkpoints
 from finetune.environment import devices
 from finetune.evaluation import saved_predictions, test_set
 from finetune.inference import decision_rule, quantized
@@ -53,8 +52,7 @@ def quantize_model(
     # At random: a file may be sorted by label.
     table = table.take(np.random.default_rng(0).permutation(table.num_rows)[:_SCORED])
     texts = (column[:_CALIBRATING] for column in saved_predictions.sentences_of(table))
-    length = checkpoints.length_of(run.folder)
-    plain = Scorer(run.best, length, "own", "cpu", low_priority=True)
+    plain = Scorer.of_run(run, "own", device="cpu", low_priority=True)
     calibration = plain.inputs(zip(*texts, strict=True))
     report = None if again else quantized.read_report(run.best)
     before = (step, devices.processor_name())
@@ -85,8 +83,8 @@ def _measure(
     """Compare the kinds of int8 and report the best, `kept` if faster."""
     prepared, rule = run.state().prepared, decision_rule.read_rule(run.best)
     target = prepared.target if prepared else plain.target
-    task, length = task_of(target), checkpoints.length_of(run.folder)
     labels, columns = saved_predictions.targets_of(table), saved_predictions.sentences_of(table)
+    task = task_of(target)
     compared = [metric for metric in task.metrics if math.isfinite(metric.range[1])]
 
     def answer(scorer: Scorer, most: int = _SCORED) -> NDArray[np.int64]:
@@ -102,7 +100,7 @@ def _measure(
     old, missed = task.scores(before, labels, target, compared), misses(task, before, labels)
     shared = saved_predictions.shared_rows(table)
     for kind, file in files.items():
-        small = Scorer(run.best, length, "int8", "cpu", low_priority=True, int8_file=file)
+        small = Scorer.of_run(run, "int8", device="cpu", low_priority=True, int8_file=file)
         after = answer(small)
         new = task.scores(after, labels, target, compared)
         changed = missed - misses(task, after, labels)

@@ -99,7 +99,7 @@ def check_release(
     try:
         if golden is None or request is None:
             return _on_validation(empty, new, old, metrics)
-        return _on_file(empty, new, old, metrics, golden, request)
+        return _on_file(empty, new, old, metrics, golden, request, prepared.target)
     except OtherClasses as error:
         return replace(empty, reasons=[*empty.reasons, error.fact])
 
@@ -131,16 +131,14 @@ def _on_validation(
 
 def _on_file(
     empty: Judgement, new: Run, old: Run | str, metrics: Sequence[Metric], path: Path,
-    request: PredictionRequest,
+    request: PredictionRequest, target: Target,
 ) -> Judgement:  # fmt: skip
     """Judge by the answers to a golden file. Models are not judged by rows that one of the runs was
     trained on, in either order of the sentences."""
     from finetune.inference import files
 
-    prepared = new.state().prepared
-    assert prepared is not None, "it was just checked"
     request = golden_request(new, path, request)
-    labelled = files.read_labelled(path, request, prepared.target)
+    labelled = files.read_labelled(path, request, target)
     empty = replace(empty, golden=uploads.contents_hash(path, request.file))
     if not len(labelled.lines):
         reason = _(
@@ -150,7 +148,7 @@ def _on_file(
     pairs = [*zip(*labelled.sentences, strict=True)]
     first = sorted({pair: row for row, pair in reversed([*enumerate(pairs)])}.values())
     sentences = [[texts[row] for row in first] for texts in labelled.sentences]
-    rows = Rows(prepared.target, labelled.truth[first], labelled.lines[first], sentences)
+    rows = Rows(target, labelled.truth[first], labelled.lines[first], sentences)
     counts = labelled.unlabelled, labelled.incomplete, len(pairs) - len(first)
     left_out = [
         _("Rows without a known label, which are left out: {n:,}.", n=counts[0]),
@@ -177,7 +175,7 @@ def _on_file(
         if chosen:
             text = _("{run} chose its best model by {n:,} of these rows.", n=chosen, run=name)
             remarks.append(text)
-    ours, theirs = (answer_rows(model, prepared.target, sentences, new) for model in (new, old))
+    ours, theirs = (answer_rows(model, target, sentences, new) for model in (new, old))
     if shares.any():
         remarks.append(_on_the_others(rows, ours, theirs, shares, catalog.find(empty.metric)))
     empty = replace(empty, reasons=reasons, remarks=remarks, seen=bool(reasons))

@@ -30,7 +30,6 @@ from finetune.runs.run import Run
 from finetune.runs.summary import RunSummary
 from finetune.tasks import comparison
 from finetune.tasks.base import DecisionRule, Target, Targets
-from finetune.tasks.comparison import Comparison
 from finetune.tasks.registry import measured, task_of
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
@@ -367,7 +366,7 @@ def same_pairs(first: KeptAnswers, second: KeptAnswers) -> bool:
 def compare_runs(
     first: KeptAnswers, second: KeptAnswers, metrics: Sequence[Metric],
     bias: Mapping[str, float] | None = None,
-) -> Comparison | None:  # fmt: skip
+) -> comparison.Comparison | None:  # fmt: skip
     """Compare two models on the same examples; None if the examples differ. `bias`: as `compare`
     takes it; by default that of the two runs."""
     if not same_pairs(first, second):

@@ -21,8 +21,7 @@ from finetune.data import checkpoints
 from finetune.environment import logs
 from finetune.errors import ModelError
 from finetune.hub.model_card import EXAMPLES
-from finetune.inference import decision_rule
-from finetune.runs.run import NOTES
+from finetune.runs.run import NOTES, read_notes
 from finetune.training import layers, model
 
 TOLERANCE = 1e-4  # of a logit
@@ -44,7 +43,7 @@ def export_onnx(folder: Path, to: Path) -> float:
         to.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=to.parent, prefix=".onnx-") as temporary:
             file = Path(temporary) / to.name
-            _write(tokenizer, classifier, max_length, file, decision_rule.read_notes(folder))
+            _write(tokenizer, classifier, max_length, file, read_notes(folder))
             difference = max_logit_difference(file, tokenizer, classifier, max_length)
             # Weights that do not fit into the file lie beside it; they move before the file does.
             for path in sorted(file.parent.iterdir(), reverse=True):

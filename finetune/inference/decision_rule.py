@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from finetune import disk
-from finetune.disk import write_atomically
 from finetune.errors import DataError, StoreError
 from finetune.metrics.calibration import Logits
-from finetune.runs.run import NOTES
+from finetune.runs.run import NOTES, read_notes
 from finetune.tasks.base import DecisionRule, PredictOptions, SureRule, Target
 from finetune.tasks.registry import task_of
 
@@ -58,12 +57,6 @@ def _levels(named: Any) -> tuple[tuple[str, float], ...]:
     return tuple((name, level) for name, level in items if isinstance(level, float))
 
 
-def read_notes(folder: Path) -> dict[str, Any]:
-    """Read all that is noted with the model in a folder, as JSON values."""
-    notes = disk.read_json(folder / "config.json").get(NOTES)
-    return notes if isinstance(notes, dict) else {}
-
-
 def write_rule(folder: Path, **values: Any) -> DecisionRule:
     """Change fields of the rule of the model in a folder; None or "" resets a choice. DataError
     names an invalid value.
@@ -93,7 +86,8 @@ def write_rule(folder: Path, **values: Any) -> DecisionRule:
     config.pop(NOTES, None)
     if notes := {name: value for name, value in notes.items() if value not in (None, "", {})}:
         config[NOTES] = notes
-    write_atomically(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    disk.write_atomically(folder / "config.json", text)
     return rule
 
 

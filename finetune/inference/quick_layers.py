@@ -23,7 +23,6 @@ import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional
 
 from finetune.training import layers
 from finetune.training.layers import LastLayer, LayerParts
@@ -218,7 +217,7 @@ class _Product(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         if not self.packed:
-            return functional.linear(rows, self.weight, self.bias)
+            return nn.functional.linear(rows, self.weight, self.bias)
         linear = torch.ops.mkldnn._linear_pointwise
         return linear(rows, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
 

@@ -346,8 +346,7 @@ class _Facts:
             mean *= 1 if config.group_by_length else _PADDED
             length = round(min(length, mean))
         forward = pace.layer_flops(shape.hidden, shape.wide, length, length)
-        precision = config.mixed_precision
-        rate = measured.full if precision == "no" else measured.half
+        rate = measured.full if config.mixed_precision == "no" else measured.half
         # The backward pass takes twice the forward one, in layers that are trained.
         trained = max(0, shape.layers - config.frozen_layers)
         short = config.dropout == 0 and not config.use_lora and shape.family in SHORTENED

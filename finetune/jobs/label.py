@@ -66,12 +66,9 @@ class LabelJob(BackgroundJob):
     def work(self, report: Report) -> None:
         texts, file_of = self._read_texts(report)
         is_pairs, count = self.request["pairs"], len(texts)
-        if is_pairs:
-            first = candidates.first_pairs(texts, file_of)
-            write_deck(self.folder, first, np.arange(len(first)))
-        else:
-            items = np.arange(count, dtype=np.int32)[:, None]
-            write_deck(self.folder, items, np.array([], int))
+        items = np.arange(count, dtype=np.int32)[:, None]
+        first = candidates.first_pairs(texts, file_of) if is_pairs else items
+        write_deck(self.folder, first, np.arange(len(first) if is_pairs else 0))
         vectors = self._encode(texts, report)
         if not is_pairs:
             spread = candidates.far_apart(vectors, _TEXT_STARTS)
@@ -123,13 +120,9 @@ class LabelJob(BackgroundJob):
         with checkpoint_files.explaining(checkpoint):
             folder = checkpoint_files.fetch(checkpoint)
             encoder, tokenizer, first_token = baselines.load_encoder(folder)
-
-        def on_progress(done: int) -> None:
-            report(Phase.TOKENIZE, "", done, len(texts))
-
         vectors = baselines.encode(
             encoder, tokenizer, [texts], self.request["max_length"], devices.prefers_bf16(),
-            first_token, on_progress,
+            first_token, lambda done: report(Phase.TOKENIZE, "", done, len(texts)),
         )  # fmt: skip
         return candidates.unit(vectors)
 
@@ -170,11 +163,10 @@ def start_labelling(
     checkpoints.check_length(config.checkpoint, config.max_length)
     names, found = list(names) or [path.name for path in files], []
     for path, name, column in zip(files, names, [*columns, "", ""], strict=False):
-        given = child_process.call(
+        found.append(child_process.call(
             "finetune.labels.brought_files:text_column", str(path), name, column,
             about=name, confinement=Confinement((str(path),)),
-        )  # fmt: skip
-        found.append(given)
+        ))  # fmt: skip
     request = {
         "files": names, "columns": found, "names": [] if pairs else labels, "pairs": pairs,
         "several": several and not pairs, "checkpoint": config.checkpoint,

@@ -165,9 +165,9 @@ def _write(
 ) -> list[Any]:
     """Write the brought files with a column; returns its values of rows that have a text."""
     found = []
-    for place, (path, name) in enumerate(LabelJob(labelling.folder).inputs(), 1):
+    brought = zip(LabelJob(labelling.folder).inputs(), results, strict=False)
+    for place, ((path, name), out) in enumerate(brought, 1):
         of_rows = np.load(labelling.folder / f"rows-{place}.npy")
-        out = results[place - 1]
         brought_files.write_rows(path, name, of_rows, column, kind, of_text, out)
         found += [of_text[text] for text in of_rows.tolist() if text >= 0]
     return found
@@ -184,16 +184,14 @@ def _answers_of(labelling: Labelling, run: Run, items: Any, report: Report) -> A
     from finetune.inference.scorer import Scorer
 
     target, texts, blocks = _target(labelling, run), labelling.texts, []
-    known = {name: place for place, name in enumerate(target.names)}
+    known, names = list(target.names), labelling.names
+    places = [known.index(name) if name in known else -1 for name in names]
     rows = ((texts[own[0]], texts[own[1]] if labelling.pairs else None) for own in items)
     for block in Scorer.of_run(run).stream(rows):
-        given = task_of(target).answers(block.logits, target)
-        never = np.zeros(len(given.probabilities), np.float32)  # a label that nothing has yet
-        columns = [given.probabilities[:, known[name]] if name in known else never
-                   for name in labelling.names]  # fmt: skip
-        blocks.append(np.stack(columns, 1))
+        blocks.append(task_of(target).answers(block.logits, target).probabilities)
         report(Phase.PREDICT, "", sum(map(len, blocks)), len(items))
-    return np.concatenate(blocks)
+    # At the end 0, for a label that nothing has yet.
+    return np.pad(np.concatenate(blocks), ((0, 0), (0, 1)))[:, places]
 
 
 def _measure(

@@ -13,7 +13,6 @@ from typing import Any
 from finetune import disk
 from finetune.config import RunConfig
 from finetune.data import checkpoint_catalog, checkpoints, model_cache
-from finetune.data.model_cache import CachedModel
 from finetune.environment import devices
 from finetune.errors import ConfigError, StoreError
 from finetune.messages import message as _
@@ -175,7 +174,7 @@ def may_remove(store: RunStore) -> bool:
     return store.visitor.policy.owner_asks or store.visitor.admin
 
 
-def remove_model(store: RunStore, name: str) -> CachedModel:
+def remove_model(store: RunStore, name: str) -> model_cache.CachedModel:
     """Remove a checkpoint from this disk, and return what it was. StoreError if it is not there, if
     the visitor may not, or if a run that has not ended trains it, or another job reads it."""
     if not may_remove(store):

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from finetune import disk, owners
 from finetune.config import RunConfig
 from finetune.environment import devices, logs
-from finetune.environment.devices import UsageMeter
 from finetune.errors import ConfigError, DataError, JobError, StoreError
 from finetune.jobs import background
 from finetune.messages import message as _
@@ -110,7 +109,7 @@ def train_events(run: Run, stop: StopSwitch) -> Generator[events.Event, None, No
     stop.check()
     # 6. The loop
     finished = None  # announced once the loop has released its model
-    meter = UsageMeter(accelerator.device)
+    meter = devices.UsageMeter(accelerator.device)
     for event in work.fit():
         if isinstance(event, events.Stepped):
             event = event.model_copy(update=meter.read())

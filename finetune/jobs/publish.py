@@ -20,7 +20,6 @@ from finetune.errors import Cancelled, FinetuneError, PublishError, StoreError
 from finetune.hub import downloads, publish
 from finetune.hub.publish import Pushed, PushPlan, PushProgress, PushRequest
 from finetune.inference import decision_rule, quantized
-from finetune.inference.quantized import QuantizationReport
 from finetune.jobs import service
 from finetune.jobs.background import BackgroundJob, Report
 from finetune.jobs.evaluate import check_has_ended
@@ -153,7 +152,7 @@ class ExportState(JobState):
     file: Path | None = None  # the ONNX model; None until made, and if the run has a newer model
     size: int = 0  # bytes of all files
     busy: bool = False  # True if int8 was not measured, because a run was training
-    int8: QuantizationReport | None = None  # measured effect of int8
+    int8: quantized.QuantizationReport | None = None  # measured effect of int8
     int8_serves: bool = False  # True if Predict uses int8 on this machine
 
 

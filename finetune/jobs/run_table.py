@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from finetune import config
-from finetune.config import RunConfig
 from finetune.data import csv_cells
 from finetune.errors import StoreError
 from finetune.evaluation import ranking, report, saved_predictions
@@ -21,7 +20,6 @@ from finetune.jobs import service
 from finetune.metrics import catalog
 from finetune.metrics.intervals import Interval
 from finetune.runs import grids
-from finetune.runs.grids import SEED
 from finetune.runs.queue import Queue
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
@@ -30,27 +28,15 @@ from finetune.tasks.registry import score_metrics, task_of
 
 _FILES = ("events.jsonl", "about.json", "config.json", "best/config.json")
 _ended_rows: dict[Path, tuple[list[int], RunRow]] = {}  # run folder -> its files' versions, row
-
-
 CURVE = 30  # points of a run's curve
+# The columns that the table always has.
 FIXED = ("name", "what", "score", "created", "seconds", "megabytes", "status")
-"""The columns that the table always has."""
-
-
-@cache
-def columns() -> dict[str, bool]:
-    """Return the columns to sort by; True for those whose greatest value comes first."""
-    scores = {metric.name: metric.greater_is_better for metric in score_metrics()}
-    return {
-        "name": False, "what": False, "score": True, "created": True, "seconds": True,
-        "megabytes": False, "status": False, "dataset": False, **scores, "best_epoch": False,
-    }  # fmt: skip
-
-
-@cache
-def score_columns() -> list[str]:
-    """Return the columns that are scores of one metric."""
-    return [metric.name for metric in score_metrics()]
+# The columns to sort by, those of one metric first; True if the greatest value comes first.
+SCORES = {metric.name: metric.greater_is_better for metric in score_metrics()}
+COLUMNS = {
+    "name": False, "what": False, "score": True, "created": True, "seconds": True,
+    "megabytes": False, "status": False, "dataset": False, **SCORES, "best_epoch": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,9 +86,9 @@ class RunRow:
             return self.scores.get(self.headline)
         if column == "what":
             return self.checkpoint
-        if column in score_columns():
+        if column in SCORES:
             return self.scores.get(column)
-        if column in columns():
+        if column in COLUMNS:
             return getattr(self, column)
         return None if self.damaged else self.settings.get(column, _defaults()[column])
 
@@ -148,7 +134,7 @@ class BundleRow:
         for rows in points.values():
             every = [row for row in self.members if row.group and row.group == rows[0].group]
             if len(every) > 1:
-                found.append(BundleRow(every[0].name.rpartition(SEED)[0], every))
+                found.append(BundleRow(every[0].name.rpartition(grids.SEED)[0], every))
             found += rows
         return found
 
@@ -287,7 +273,7 @@ def score_interval(store: RunStore, row: RunRow) -> Interval | None:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    return RunConfig().to_dict()
+    return config.RunConfig().to_dict()
 
 
 def training_seconds(summary: RunSummary) -> float | None:
@@ -354,7 +340,7 @@ def by_dataset(
 
 def runs_csv(rows: Sequence[RunRow]) -> str:
     """Return all runs as CSV: results, and every hyperparameter, automatic ones as resolved."""
-    names = [*dict.fromkeys((*columns(), *_defaults()))]
+    names = [*dict.fromkeys((*COLUMNS, *_defaults()))]
     names = [name for name in names if name not in ("what", "score")]  # each of other columns
     cells = [[row.id, *(row.resolved.get(name, row.value(name)) for name in names)] for row in rows]
     return csv_cells.to_csv([["id", *names], *cells])

@@ -94,10 +94,9 @@ def _check(store: RunStore, config: RunConfig) -> None:
                 "tensorboard", report_to=tool,
             )  # fmt: skip
         if (n := config.num_processes) > most:
-            problem = _(
+            problems["num_processes"] = _(
                 "is {num_processes}; this machine has {most} to give", num_processes=n, most=most
             )
-            problems["num_processes"] = problem
         if problems:
             raise ConfigError(problems)
     report = check.check_folder(store, config).state().report
@@ -179,8 +178,9 @@ def resume_run(
                 status=_(summary.status),
             )
         run.config()
-        under_way = bool(read_spec(run).job)
-        if not under_way:
+        if read_spec(run).job:  # it is only followed to its end
+            run.stop_file.unlink(missing_ok=True)
+        else:
             _check_share(store, 0, 1)
             most = store.visitor.policy.limits.run_minutes
             if summary.worked >= 60 * most:
@@ -190,18 +190,16 @@ def resume_run(
                     most=most,
                 )
             registry.check_options(spec or EngineSpec(), store.visitor.policy)
-        if under_way:  # it is only followed to its end
-            run.stop_file.unlink(missing_ok=True)
-        elif spec is not None:
-            move_run(store, run, spec, token or registry.kept_token(run.id))
-        elif not agreed and (price := resume_price(run)):
-            raise JobError(
-                "It goes on as a job on {flavor}: ${price:.2f} an hour, at most ${most:.2f}.",
-                "Send agreed as True to pay that.",
-                flavor=price.flavor,
-                price=price.price,
-                most=spending.rounded_up(price.most),
-            )
+            if spec is not None:
+                move_run(store, run, spec, token or registry.kept_token(run.id))
+            elif not agreed and (price := resume_price(run)):
+                raise JobError(
+                    "It goes on as a job on {flavor}: ${price:.2f} an hour, at most ${most:.2f}.",
+                    "Send agreed as True to pay that.",
+                    flavor=price.flavor,
+                    price=price.price,
+                    most=spending.rounded_up(price.most),
+                )
         registry.keep_token(run.id, token)
         Queue(store.root).add(run.id, run.owner)
     scheduler.dispatch_queue(store)

@@ -13,7 +13,6 @@ from finetune.data import check_report
 from finetune.jobs import scheduler
 from finetune.metrics.catalog import metric_name
 from finetune.runs import events
-from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
@@ -78,7 +77,7 @@ def describe_event(event: events.Event, classes: int = 0) -> str:
     match event:
         case events.Started():
             return f"on {event.device}, {event.processes} process(es)"
-        case events.PhaseStarted() if event.phase != Phase.TRAIN:
+        case events.PhaseStarted() if event.phase != events.Phase.TRAIN:
             return f"{event.phase.replace('_', ' ')} {event.detail}".strip()
         case events.Prepared():
             lines = [f"reads: {check_report.describe_columns(event.data.get('columns', {}))}"]

@@ -14,7 +14,6 @@ from finetune.engines.base import LOST, Superseded, as_attempt, end_with_parent,
 from finetune.environment import logs, project
 from finetune.errors import FinetuneError, StoreError
 from finetune.jobs import pipeline
-from finetune.jobs.pipeline import StopSwitch, Terminated
 from finetune.jobs.terminal import EventLog
 from finetune.messages import message as _
 from finetune.runs import events
@@ -40,7 +39,7 @@ def train_job(folder: Path) -> int:
 
 def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
     """Carry out a run to its end, writing and showing every event. Returns the exit status."""
-    stop = StopSwitch(run)
+    stop = pipeline.StopSwitch(run)
     stop.install()
     main_process = is_main_process()
     try:
@@ -58,11 +57,10 @@ def carry_out_run(run: Run, show: Callable[[events.Event], None]) -> int:
                     show(event)
                     _clean_up(run, event)
         return 0
-    except Terminated:
+    except pipeline.Terminated:
         seconds = run.state().worked_until_now
         ended: events.Event = _as_requested(run, events.Stopped(step=0, seconds=seconds))
-        several = is_attempt() or not is_single_process()
-        if several and not run.stop_requested():
+        if (is_attempt() or not is_single_process()) and not run.stop_requested():
             ended = _LOST  # the launcher ends the others when one has died
     except Exception as error:
         deleted = events.Stopped(step=0, seconds=0.0)

@@ -67,8 +67,7 @@ def spawn_worker(
     folder = str(job.folder.resolve())
     variables = _environment(confinement) | {"PYTHONUNBUFFERED": "1", LOCKED: folder}
     if confinement is not None:
-        temporary = tempfile.mkdtemp(prefix=TEMPORARY)
-        confinement |= Confinement(temporary=temporary)
+        confinement |= Confinement(temporary=tempfile.mkdtemp(prefix=TEMPORARY))
         variables |= confinement.prepare() | {CONFINED: confinement.to_json()}
     if accelerators:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(accelerators)

@@ -48,11 +48,8 @@ def _nearest(queries: Vectors, base: Vectors, count: int) -> NDArray[np.int64]:
         index = Index(ndim=base.shape[1], metric="ip", dtype="bf16")
         index.add(np.arange(len(base)), base)
         return np.asarray(index.search(queries, count).keys, np.int64)
-    if count == len(base):
-        return np.tile(np.arange(count), (len(queries), 1))
-    found = []
-    for block in np.array_split(queries, -(-len(queries) // _BLOCK)):
-        found.append(np.argpartition(block @ base.T, -count, axis=1)[:, -count:])
+    blocks = np.array_split(queries, -(-len(queries) // _BLOCK))
+    found = [np.argpartition(block @ base.T, -count, axis=1)[:, -count:] for block in blocks]
     return np.concatenate(found)
 
 

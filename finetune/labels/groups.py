@@ -21,7 +21,7 @@ def group(
     different is never in one group, unless other answers of theirs join it. Returns the group of
     each text, from 0 in the order of their first texts.
     """
-    root = list(range(texts))
+    root = list(range(texts))  # text -> another of its group, in the end the group's first
     apart: dict[int, set[int]] = {}  # root -> roots that it must not join
 
     def find(text: int) -> int:
@@ -30,7 +30,7 @@ def group(
         return text
 
     def join(first: int, second: int) -> None:
-        first, second = find(first), find(second)
+        first, second = sorted((find(first), find(second)))
         if first == second or second in apart.get(first, ()):
             return
         root[second] = first
@@ -39,21 +39,17 @@ def group(
             apart[other].add(first)
             apart.setdefault(first, set()).add(other)
 
-    for (first, second), same in known.items():
+    for (first, second), same in sorted(known.items(), key=lambda answer: not answer[1]):
         if same:
             join(first, second)
-    for (first, second), same in known.items():
-        first, second = find(first), find(second)
-        if not same and first != second:
+        elif (first := find(first)) != (second := find(second)):
             apart.setdefault(first, set()).add(second)
             apart.setdefault(second, set()).add(first)
     for index in np.argsort(-probabilities, kind="stable"):
         first, second = map(int, pairs[index])
         if probabilities[index] > 0.5 and (first, second) not in known:
             join(first, second)
-    roots = [find(text) for text in range(texts)]
-    numbers = {root: number for number, root in enumerate(dict.fromkeys(roots))}
-    return np.array([numbers[root] for root in roots], np.int64)
+    return np.unique([find(text) for text in range(texts)], return_inverse=True)[1]
 
 
 def measure(

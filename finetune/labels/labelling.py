@@ -121,13 +121,11 @@ class Labelling:
             if own:
                 del kept[own[-1]]
             elif "item" in line:
-                labels, guess = line["answer"], line.get("guess")
-                answer = Answer(
-                    tuple(line["item"]), None if labels is None else tuple(labels), line["who"],
-                    line["when"], line["how"], None if guess is None else tuple(guess),
-                )  # fmt: skip
-                kept.pop((answer.who, answer.item), None)
-                kept[answer.who, answer.item] = answer
+                both = line["answer"], line.get("guess")
+                labels, guess = (None if own is None else tuple(own) for own in both)
+                who, item = line["who"], tuple(line["item"])
+                kept.pop((who, item), None)
+                kept[who, item] = Answer(item, labels, who, line["when"], line["how"], guess)
         return list(kept.values())
 
     def settled(self, how: str = "") -> dict[Item, Labels]:
@@ -141,9 +139,8 @@ class Labelling:
 
     def disputed(self) -> int:
         """Return the number of items that people answered differently."""
-        return len({one.item for one in self.answers() if one.labels is not None}) - len(
-            self.settled()
-        )
+        answered = {one.item for one in self.answers() if one.labels is not None}
+        return len(answered) - len(self.settled())
 
     def next(self, who: str) -> Question | None:
         """Return the next question to a person; None if all is answered.

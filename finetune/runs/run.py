@@ -208,9 +208,14 @@ class Run(JobFolder):
         return step
 
 
-def saved_step(folder: Path) -> int | None:
-    """Optimizer steps that the model in a folder has taken; None if unknown."""
+def read_notes(folder: Path) -> dict[str, Any]:
+    """Read all that is noted with the model in a folder, as JSON values."""
     config: dict[str, Any] = disk.read_cached_or({}, folder / "config.json", disk.parse_object)
     notes = config.get(NOTES)
-    step = notes.get("step") if isinstance(notes, dict) else None
+    return notes if isinstance(notes, dict) else {}
+
+
+def saved_step(folder: Path) -> int | None:
+    """Optimizer steps that the model in a folder has taken; None if unknown."""
+    step = read_notes(folder).get("step")
     return step if type(step) is int else None

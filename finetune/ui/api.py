@@ -23,7 +23,6 @@ from finetune.evaluation.gate import Limits
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.jobs import label, label_answers, predict, run_table, service
 from finetune.jobs.predict import PredictionJob
-from finetune.jobs.run_table import RunRow
 from finetune.runs.store import RunStore
 from finetune.tasks.base import PredictOptions
 from finetune.ui import auth, feedback, upload_limits
@@ -377,7 +376,7 @@ class Api:
         return self.run_status(store, run_id)
 
 
-def _row(row: RunRow) -> dict:
+def _row(row: run_table.RunRow) -> dict:
     """A row without what runs are grouped by, which says nothing to a client."""
     inner = ("data_keys", "owner", "trial")
     return {name: value for name, value in asdict(row).items() if name not in inner}

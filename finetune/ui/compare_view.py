@@ -187,7 +187,7 @@ def _differing_columns(rows: Sequence[RunRow], classes: int) -> dict[str, str]:
     titles = {
         **{
             name: gettext("{f1}, best model", f1=measure(name, classes))
-            for name in run_table.score_columns()
+            for name in run_table.SCORES
         },
         "status": gettext("Status"),
         "best_epoch": gettext("Best pass"),

@@ -12,7 +12,6 @@ from finetune.config import is_upload
 from finetune.errors import DataError
 from finetune.jobs import label, label_answers
 from finetune.jobs.label import LabelJob
-from finetune.jobs.label_answers import AnswersJob
 from finetune.runs.store import RunStore
 from finetune.ui import choosers, elements, form, upload_limits
 from finetune.ui.elements import button, dropdown, text_box
@@ -140,7 +139,7 @@ class LabelPanel(Panel):
         if not job_id:  # closed while it asked
             return {self.poller: False}
         job = LabelJob.find(store, job_id)
-        answers = AnswersJob(job.folder / "answers")
+        answers = label_answers.AnswersJob(job.folder / "answers")
         state, found = job.state(), answers.state()
         shows = found if found.running or found.error else state
         report = {} if found.running else answers.report
@@ -223,8 +222,7 @@ class LabelPanel(Panel):
     @handler("remove.click")
     def on_remove(self, store: RunStore, job_id: str) -> Updates:
         """Ask to confirm deleting the labelling."""
-        name = _described(LabelJob.find(store, job_id))
-        asks = gettext("Delete for good: {name}", name=name)
+        asks = gettext("Delete for good: {name}", name=_described(LabelJob.find(store, job_id)))
         return {self.confirm: gr.update(value=asks, visible=True)}
 
     @handler("confirm.click")

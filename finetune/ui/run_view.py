@@ -211,7 +211,7 @@ def table(store: RunStore, rows: Sequence[RunRow], view: View, text: str = "") -
         ids="|".join(line.ids for line in run_table.sort_rows(rows, *order, rows)),
         matching=len(matching),
         total=len(rows),
-        scores=run_table.score_columns(),
+        scores=list(run_table.SCORES),
         cell=cell_text,
         interval=partial(run_table.score_interval, store),
         measure=in_words(*metrics.pop()) if len(metrics) == 1 else "",
@@ -241,7 +241,7 @@ def _choices(rows: Sequence[RunRow]) -> list[str]:
 
 def all_columns() -> list[str]:
     """The columns that the table can have and be sorted by."""
-    return list(dict.fromkeys((*run_table.columns(), *config.hyperparameters())))
+    return list(dict.fromkeys((*run_table.COLUMNS, *config.hyperparameters())))
 
 
 def cell_text(row: RunRow, column: str) -> str:
@@ -256,7 +256,7 @@ def cell_text(row: RunRow, column: str) -> str:
         return gettext("{status}, no. {place} in the queue", status=status, place=row.place)
     if value is None:
         return "\u2013"
-    if column in ("score", *run_table.score_columns()):
+    if column in ("score", *run_table.SCORES):
         return fixed(value, 3)
     if column == "best_epoch":
         return fixed(value, 2)

@@ -189,7 +189,7 @@ class RunsTab(Panel):
             else:
                 driver.go_on(store, study, token)
         if action == "sort" and target in run_view.all_columns():
-            again, first = view["by"] == target, run_table.columns().get(target, False)
+            again, first = view["by"] == target, run_table.COLUMNS.get(target, False)
             view |= {"by": target, "descending": not view["descending"] if again else first}
         elif action == "page" and target.isdecimal():
             view["page"] = int(target[:6])
