@@ -205,7 +205,7 @@ class PredictTab(Panel):
         has_right = summary.task.has_right
         return {self.reasons: why(explanation, flips, tried, label, summary.columns, has_right)}
 
-    @handler("offered.click", errors_in="answer")
+    @handler("offered.click", errors_in="answer", latest=True)
     def on_sample(
         self, store: RunStore, pressed: Pressed, run: str | None, samples: Any, *options: bool
     ) -> Updates:
