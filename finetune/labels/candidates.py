@@ -13,6 +13,7 @@ Items = NDArray[np.int32]  # indices of one or two texts each, shape (items, 1 o
 NEIGHBOURS = 10  # of each text
 EXACT = 50_000  # texts; the neighbours of more are found by an index (HNSW)
 _BLOCK = 512  # texts compared with all others at once
+_PAIRS = 50_000  # pairs compared at once
 _FAR = 0.1  # share of random pairs among the candidates, so that clear differences are asked too
 _WORDS = r"(?u)[\u3040-\u9fff]|\w+"  # characters replace words in scripts without spaces
 
@@ -70,6 +71,7 @@ def pair_features(texts: Sequence[str], vectors: Vectors, pairs: Items) -> Vecto
     """Return what a small model is told of pairs, shape (pairs, 5): the cosines of their vectors,
     words and letters, whether they have the same numbers, and how much their lengths differ. Each
     column has mean 0 and variance 1."""
+    from scipy.sparse import csr_array
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     kinds: list[dict[str, Any]] = [
@@ -77,20 +79,26 @@ def pair_features(texts: Sequence[str], vectors: Vectors, pairs: Items) -> Vecto
         {"analyzer": "char_wb", "ngram_range": (3, 3), "sublinear_tf": True},
     ]
     first, second = pairs.T
-    columns = [np.einsum("ij,ij->i", vectors[first], vectors[second])]
+    columns = [_products(vectors, pairs)]
     for options in kinds:
         try:
             bags = TfidfVectorizer(**options, dtype=np.float32).fit_transform(texts)
         except ValueError:  # no words
             columns.append(np.zeros(len(pairs)))
             continue
-        columns.append(np.asarray(bags[first].multiply(bags[second]).sum(axis=1)).ravel())
+        columns.append(_products(csr_array(bags), pairs))
     numbers = [frozenset(re.findall(r"\d+", text)) for text in texts]
     columns.append(np.array([numbers[i] == numbers[j] for i, j in pairs], np.float32))
     lengths = np.log1p(np.array([len(text) for text in texts]))
     columns.append(abs(lengths[first] - lengths[second]))
     table = np.stack(columns, 1)
     return np.asarray((table - table.mean(0)) / np.maximum(table.std(0), 1e-6), np.float32)
+
+
+def _products(rows: Any, pairs: Items) -> NDArray[Any]:
+    """Return the product of the two rows of each pair, in blocks: there may be a million pairs."""
+    blocks = (block.T for block in np.array_split(pairs, 1 + len(pairs) // _PAIRS))
+    return np.concatenate([(rows[first] * rows[second]).sum(axis=1) for first, second in blocks])
 
 
 def far_apart(vectors: Vectors, count: int, most: int = 5000) -> list[int]:
