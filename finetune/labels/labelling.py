@@ -89,9 +89,9 @@ class Labelling:
 
     @property
     def used(self) -> list[str]:
-        """The labels that were given to something."""
+        """The labels that were given to something; all while none was."""
         given = {name for labels in self.settled().values() for name in labels}
-        return [name for name in self.names if name in given]
+        return [name for name in self.names if name in given or not given]
 
     @property
     def ready(self) -> bool:
