@@ -106,7 +106,7 @@ def groups(words: list[str] | None = None) -> int:
     parser = options.parser_of(groups)
     about = "trained on answers of pairs; without it a small model learns from them at once"
     parser.add_argument("--run", type=Path, help=about)
-    about = "the labelling: the name of its file, or its id; by default the newest"
+    about = "the labelling: the name of its file, or its id; by default the newest of pairs"
     parser.add_argument("--labelling", default="", help=about)
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")

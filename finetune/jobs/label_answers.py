@@ -121,7 +121,6 @@ def answer_all(
         row_of = {tuple(item): row for row, item in enumerate(every.tolist())}
         with disk.replacing(folder / "scores.npy") as new, new.open("wb") as file:
             np.save(file, probabilities[[row_of[item] for item in labelling.deck.place_of]])
-
     if labelling.pairs:
         return told | _group(labelling, run, every, probabilities[:, 0], results)
     if run is not None:  # Predict answers with what belongs to it
@@ -175,8 +174,8 @@ def _write(
 
 def _features(labelling: Labelling) -> Any:
     """Return what the small model is told of all items, of pairs also of those never asked."""
-    kept = np.load(labelling.folder / "features.npy") if labelling.pairs else None
-    return labelling.deck.features if kept is None else kept
+    is_pairs, folder = labelling.pairs, labelling.folder
+    return np.load(folder / "features.npy") if is_pairs else labelling.deck.features
 
 
 def _answers_of(labelling: Labelling, run: Run, items: Any, report: Report) -> Any:
@@ -203,6 +202,8 @@ def _measure(
     were its validation split."""
     random = {item: known.pop(item) for item in labelling.settled(RANDOM) if item in known}
     if run is None:
+        if not known:  # nothing else to learn from
+            return {"measured": 0, "precision": None, "recall": None}
         found = labelling.learner(CHOSEN).probabilities(_features(labelling))[:, 0]
         of_text = groups.group(len(labelling.texts), pairs, found, known)
         return {"measured": len(random), **groups.measure(of_text, random)}

@@ -31,7 +31,7 @@ expect.set_options(timeout=PATIENCE)
 
 
 def find_chromium():
-    """The system's Chromium or None, the one that needs a fifth less to draw a page first."""
+    """Return the path of a Chromium, or None. The headless shell draws a page in a fifth less."""
     names = ("chromium-headless-shell", "chromium", "chromium-browser")
     return next(filter(None, map(shutil.which, names)), None)
 
