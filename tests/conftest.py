@@ -33,7 +33,7 @@ import pytest
 from finetune import config
 from finetune.config import RunConfig
 from finetune.data.sources import LABELS
-from finetune.jobs import workers
+from finetune.jobs import scheduler, workers
 from finetune.runs.store import RunStore
 from finetune.tasks.base import Target
 from tests.support import toy_runs, toys
@@ -98,6 +98,11 @@ def adopt():
     """Make this process the worker of a run for the rest of the test."""
     with contextlib.ExitStack() as held:
         yield lambda run: held.enter_context(workers.worker_lock(run))
+
+
+@pytest.fixture
+def nothing_begins(monkeypatch):
+    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
 
 
 @pytest.fixture(scope="session")

@@ -49,11 +49,6 @@ def stand_in(store, monkeypatch):
         workers.kill_worker(run)
 
 
-@pytest.fixture
-def nothing_begins(monkeypatch):
-    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
-
-
 def finish_all(store):
     """End each run that waits, in place of a worker."""
     queue = Queue(store.root)

@@ -18,7 +18,7 @@ from finetune import owners
 from finetune.config import RunConfig
 from finetune.data import hub_access
 from finetune.errors import DataError, ModelError, NoSuchRun, StoreError, TooMany
-from finetune.jobs import check, scheduler, service, workers
+from finetune.jobs import check, service, workers
 from finetune.jobs.background import BackgroundJob
 from finetune.owners import Identities, Visitor
 from finetune.runs.job_folder import hold_lock
@@ -304,11 +304,11 @@ def distinct(blocks):
     return {index: blocks.fns[index] for index in functions.values()}
 
 
+@pytest.mark.usefixtures("nothing_begins")
 @pytest.mark.parametrize("strange", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_no_endpoint_gives_anothers_run(server, store, bob, hers, upload, monkeypatch, strange):
+def test_no_endpoint_gives_anothers_run(server, store, bob, hers, upload, strange):
     """Every function of the page, every input of it, with Ada's run; where `strange`, with her file
     and with what no run is."""
-    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)  # his need not begin
     before = {p: p.stat().st_mtime_ns for p in hers.folder.rglob("*")}
     path = f"../{store.root.name}/{hers.id}"
     values = [hers.id, *([upload, path, str(hers.folder), *NO_RUN, None] if strange else [])]
@@ -396,9 +396,9 @@ def test_who_looks_after_a_shared_app(monkeypatch, settings, admins):
     assert not Visitor(("browser:ada", "ada")).admin  # only a sign-in proves a name
 
 
+@pytest.mark.usefixtures("nothing_begins")
 def test_who_looks_after_the_app_sees_stops_and_deletes_every_run(store, ada, hers, monkeypatch):
     monkeypatch.setenv("FINETUNE_ADMINS", "root")
-    monkeypatch.setattr(scheduler, "dispatch_queue", lambda store: None)
     tab, root, bob = runs.RunsTab(store), signed_in("root"), signed_in("bob")
     with gr.Blocks():
         tab.draw()
