@@ -77,7 +77,7 @@ def test_visitors_take_turns(processes):
     before = len(children())
     with ThreadPoolExecutor(4) as pool:
         hers = [pool.submit(read, "ada", "endless") for _ in range(3)]
-        until(lambda: len(children()) > before, 60)
+        until(lambda: len(children()) > before)
         assert pool.submit(read, "bob", "fine").result(60)
         with pytest.raises(DataError, match="Several of your files are being read"):
             pool.submit(read, "ada", "fine").result(60)
@@ -94,12 +94,12 @@ def test_a_child_ends_with_the_app(processes):
     )
     app = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     processes.append(psutil.Process(app.pid))
-    until(lambda: bool(psutil.Process(app.pid).children()), 60)
+    until(lambda: bool(psutil.Process(app.pid).children()))
     (child,) = psutil.Process(app.pid).children()
     processes.append(child)
     app.kill()
     app.wait()
-    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 60)
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_the_app_parses_no_file_and_its_memory_stays_flat(tmp_path, monkeypatch):
@@ -356,10 +356,10 @@ def test_the_app_starts_and_trains_where_it_may_write_nothing():
             printed += line
             url = re.search(r"local URL:\s+(http://\S+)", line)
         assert f"Runs are kept in {temporary}" in printed
-        answer = httpx.get(url[1], timeout=60)
+        answer = httpx.get(url[1], timeout=240)
         assert answer.status_code == 200
         assert "no GPU" in answer.text
-        token = httpx.post(f"{url[1]}{auth.ISSUE}", timeout=60).text
+        token = httpx.post(f"{url[1]}{auth.ISSUE}", timeout=240).text
         client = Client(url[1], headers={auth.HEADER: token}, verbose=False)
         short = {"max_steps": 2, "max_length": 16, "max_eval_samples": 8}
         run = client.predict(short, api_name="/start_run")

@@ -77,7 +77,7 @@ def test_a_check_that_is_killed_says_so_and_can_be_repeated_once_for_all(store, 
     assert report.read == {"train": 2038, "validation": 434, "test": 456}
     assert report.lengths.rows == 2038
     assert not half_read.exists()
-    psutil.wait_procs([worker], timeout=60)
+    psutil.wait_procs([worker])
     check.start_check(store, config)
     assert workers.worker_process(job) is None
 
@@ -131,7 +131,7 @@ def test_a_job_ends_in_time(store, monkeypatch, minutes):
     job.end_in_time()
     assert signal.alarm(0) == pytest.approx(60 * minutes + 30, abs=1)
     if not minutes:
-        until(job.stop_requested, 10)
+        until(job.stop_requested)
         job.process_file.write_text("{}")  # its worker was killed then
         assert job.state().status == "stopped"
         assert job.state().error == "It was worked on for 0 minutes, as long as a job may be."

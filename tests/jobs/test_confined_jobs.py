@@ -94,7 +94,7 @@ def probing(ada, hers, toy_checkpoint, tmp_path, monkeypatch):
 
 def seen(job):
     """What a job's worker has written down once it has ended."""
-    until(lambda: not job.is_alive() and (job.folder / probe_worker.SEEN).exists(), 60)
+    until(lambda: not job.is_alive() and (job.folder / probe_worker.SEEN).exists())
     content = json.loads((job.folder / probe_worker.SEEN).read_text())
     return content
 
@@ -124,7 +124,7 @@ def train(store, run):
 def train_warm(store, run):
     workers.start_warm_worker(store)
     waiting = JobFolder(store.root / workers.WARM_FOLDER)
-    until((waiting.folder / workers.READY).exists, 60)
+    until((waiting.folder / workers.READY).exists)
     process = workers.worker_process(waiting)
     started = service.start_run(store, RunConfig(dataset=run.config().dataset))
     assert workers.worker_process(started) in (process, None)  # None: it has ended already
@@ -253,4 +253,4 @@ def test_every_kind_of_job_does_its_work_confined(ada, tmp_path, hub, toy_checkp
     assert all(ranking.read_speed(each) for each in (run, other))
     pushed = PushJob.of(run).state().pushed
     assert pushed.verified.problem == ""
-    until(lambda: not list(own_temporary.iterdir()), 10)
+    until(lambda: not list(own_temporary.iterdir()))

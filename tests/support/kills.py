@@ -48,7 +48,7 @@ class Kills:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         app.wait()
-        psutil.wait_procs(killed, 30)
+        psutil.wait_procs(killed)
 
     def workers(self, app=None):
         """The processes of the store, beside an app."""

@@ -20,7 +20,7 @@ class Server:
     def client(self, identity=""):
         """A browser that has an identity already, or none."""
         cookies = {auth.COOKIE: identity} if identity else {}
-        return httpx.Client(base_url=self.url, cookies=cookies, timeout=60)
+        return httpx.Client(base_url=self.url, cookies=cookies, timeout=240)
 
     def event(self, name):
         """The index of the page's first function of that name."""

@@ -403,7 +403,7 @@ def test_a_run_outlives_its_page_and_the_app(app, visit, browser, toy_checkpoint
         phase(other, status)
     other.close()
     assert len(app.store.runs()) == 1
-    psutil.wait_procs([worker], timeout=60)
+    psutil.wait_procs([worker])
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 
