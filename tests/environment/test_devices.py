@@ -43,11 +43,8 @@ def test_a_device_trains_in_what_its_generation_is_fastest_in(monkeypatch, capab
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
     # As torch decides: emulation on older generations does not count.
-    monkeypatch.setattr(
-        torch.cuda,
-        "is_bf16_supported",
-        lambda including_emulation: (capability or (0, 0)) >= (8, 0),
-    )
+    supported = (capability or (0, 0)) >= (8, 0)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
     monkeypatch.setattr(devices, "processor_prefers_bf16", lambda measure=None: False)
     assert devices.trains_in() == precision
     assert accelerator.choose_precision("auto") == precision

@@ -54,13 +54,8 @@ NAMES = {
     *config.hyperparameters(),
     *(choice.label for choice in catalog.DATASETS[1:]),
     *(choice.label for choice in checkpoint_catalog.CHECKPOINTS),
-    *publish.LICENCES[:-1],
-    *publish.HARDWARE,
-    " ".join(metric.name for metric in OPTIONAL),
-    "sentence1",
-    "sentence2",
-    "F1",
-    "Accuracy",
+    *publish.LICENCES[:-1], *publish.HARDWARE,
+    " ".join(metric.name for metric in OPTIONAL), "sentence1", "sentence2", "F1", "Accuracy",
     # arguments of endpoints
     "run_id", "both_orders", "threshold", "calibrated", "batch", "file",
 }  # fmt: skip
