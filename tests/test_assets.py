@@ -15,11 +15,6 @@ PAIRS = Path(__file__).resolve().parent.parent / "assets" / "pairs"
 
 
 @pytest.fixture(scope="module")
-def build():
-    return SimpleNamespace(**runpy.run_path(str(PAIRS / "build.py")))
-
-
-@pytest.fixture(scope="module")
 def splits():
     return {
         name: list(pd.read_csv(PAIRS / f"{name}.csv").itertuples(index=False, name=None))
@@ -27,7 +22,8 @@ def splits():
     }
 
 
-def test_the_files_are_what_the_generator_makes_and_as_written(build, splits):
+def test_the_files_are_what_the_generator_makes_and_as_written(splits):
+    build = SimpleNamespace(**runpy.run_path(str(PAIRS / "build.py")))
     groups = build.groups()
     assert build.split(groups) == splits
     kinds = Counter(group["kind"] for group in groups)
@@ -39,8 +35,7 @@ def test_the_files_are_what_the_generator_makes_and_as_written(build, splits):
 
 def test_nothing_of_the_real_corpus_is_among_them(splits):
     """None of MRPC's sentences, where its files lie beside the project."""
-    files = [*(machine.MRPC).glob("*.parquet")]
-    if not files:
+    if not (files := [*machine.MRPC.glob("*.parquet")]):
         pytest.skip("MRPC is not beside the project")
     ours = {plain(s) for rows in splits.values() for row in rows for s in row[:2]}
     for path in files:

@@ -3,10 +3,11 @@
 import asyncio
 import io
 import json
+import os
 import re
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import onnxruntime
@@ -15,6 +16,8 @@ from transformers import AutoTokenizer
 
 import finetune
 from finetune.__main__ import COMMANDS, main
+from finetune.config import RunConfig
+from finetune.jobs import check
 from tests.goldens import golden
 from tests.goldens.conftest import words_of
 from tests.support import toy_runs
@@ -96,6 +99,22 @@ def test_programs_and_agents_find_what_they_found_before(server):
     with ThreadPoolExecutor(1) as pool:  # a browser's loop may be this thread's
         tools = pool.submit(asyncio.run, list_tools()).result()
     golden.compare("mcp.txt", golden.laid_out(tools))
+
+
+def test_the_check_of_the_bundled_pairs_is_known_beforehand(tmp_path):
+    """It lies beside them, but for what depends on the machine or only Data shows."""
+    anew = check.check_config(RunConfig(), tmp_path)
+    anew = replace(anew, corpus="", fingerprint="", seconds=0.0, findings=[])
+    if os.environ.get(golden.RENEW):
+        check.BUNDLED_REPORT.write_text(anew.to_json(), encoding="utf-8")
+    known = check.report_known_beforehand(RunConfig())
+    assert replace(known, baselines={}) == replace(anew, baselines={})
+    for name, scores in anew.baselines.items():
+        assert known.baselines[name] == pytest.approx(scores, abs=0.02)
+    assert check.report_known_beforehand(RunConfig(max_train_samples=9)) is None
+    in_folds = check.check_config(RunConfig(folds=3), tmp_path)
+    words = in_folds.baselines["counting words (TF-IDF)"]  # of every fold, not of one
+    assert words["examples"] == max(split.rows for split in in_folds.splits)
 
 
 def plain(value):

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import threading
-from dataclasses import replace
 
 import psutil
 import pytest
@@ -19,7 +18,7 @@ from finetune.data import checkpoint_files
 from finetune.data.check_report import CheckReport, SplitSummary, TokenLengths
 from finetune.environment import devices, pace
 from finetune.errors import ConfigError, StoreError
-from finetune.jobs import background, check, cost, memory, pipeline, service, workers
+from finetune.jobs import check, cost, memory, pipeline, service, workers
 from finetune.jobs.check import CheckJob
 from finetune.owners import Visitor
 from finetune.runs import events
@@ -27,7 +26,6 @@ from finetune.runs.job_folder import hold_lock
 from finetune.runs.summary import ENDED
 from finetune.training import model, recipe
 from finetune.ui import train_plan
-from tests.goldens import golden
 from tests.support import training
 from tests.support.waiting import until
 
@@ -133,24 +131,6 @@ def test_before_a_run_like_it_the_time_is_by_the_pace_of_this_machine(store, mon
     whole, short = (time(checkpoint=RunConfig().checkpoint, dropout=each) for each in (0.1, 0.0))
     assert short.rate == pytest.approx(whole.rate * 36 / 31)
     assert cost.estimate_cost(store, RunConfig(), "elsewhere").time is None
-
-
-def test_the_check_of_the_bundled_pairs_is_known_beforehand(store, tmp_path, monkeypatch):
-    """It lies beside them, but for what depends on the machine or only Data shows; written anew as
-    a golden is."""
-    monkeypatch.setattr(background, "choose_offline", lambda *names: None)
-    left_out = {"corpus": "", "fingerprint": "", "seconds": 0.0, "findings": []}
-    anew = replace(check.check_config(RunConfig(), tmp_path), **left_out)
-    if os.environ.get(golden.RENEW):
-        check.BUNDLED_REPORT.write_text(anew.to_json(), encoding="utf-8")
-    known = check.report_known_beforehand(RunConfig())
-    assert replace(known, baselines={}) == replace(anew, baselines={})
-    for name, scores in anew.baselines.items():
-        assert known.baselines[name] == pytest.approx(scores, abs=0.02)
-    assert check.report_known_beforehand(RunConfig(max_train_samples=9)) is None
-    in_folds = check.check_config(RunConfig(folds=3), tmp_path)
-    words = in_folds.baselines["counting words (TF-IDF)"]  # of every fold, not of one
-    assert words["examples"] == max(split.rows for split in in_folds.splits)
 
 
 def test_the_time_is_from_the_run_most_like_it(store):
