@@ -300,8 +300,8 @@ def predict(
     """Answer every row of a file.
 
     Args:
-        out: the file to write, of any format that can be read; it has the file's columns and the
-            answers.
+        out: the file to write: `.csv`, `.tsv`, `.jsonl`, `.json` or `.parquet`; it has the file's
+            columns and the answers.
         request: columns and reading of the file; guessed if None.
 
     Returns:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from finetune.metrics.shared_rows import SharedRows
 
 Integers = NDArray[np.int64]
+NULL = r"\N"  # a cell without a value, as MySQL and PostgreSQL write it
 
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
 _DIRECTION = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -25,7 +26,7 @@ def clean_sentence(cell: Any) -> str | None:
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return None
     text = str(cell)
-    if not text or text.isspace():
+    if not text or text.isspace() or text == NULL:
         return None
     return text if text.isascii() else replace_surrogates(text)
 

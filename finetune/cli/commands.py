@@ -308,11 +308,12 @@ def predict(words: list[str] | None = None) -> int:
     if args.json:
         print(json.dumps(report, indent=2, ensure_ascii=False))
         return 0
-    _tell_predictions(report, args.out)
+    tell_predictions(report, args.out)
     return 0
 
 
-def _tell_predictions(report: dict[str, Any], out: Path) -> None:
+def tell_predictions(report: dict[str, Any], out: Path) -> None:
+    """Print what came of a predicted file."""
     counts = report["answers"] | {"none": report.get("without_label", 0)}
     answers = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     print(f"{out}: {report['rows']:,} rows" + (f" ({answers})" if answers else ""))
@@ -329,6 +330,10 @@ def _tell_predictions(report: dict[str, Any], out: Path) -> None:
             )
             which = "" if part is report else " that were not trained on"
             print(f"  on {part['labelled']:,} labelled rows{which}: {scores}")
+    if unknown := report.get("unknown_labels"):
+        print(f"  {unknown:,} rows with a label that the model does not know are in no score")
+    if lost := report.get("left_out"):
+        print(f"  nested columns that the result lacks: {', '.join(lost)}")
     if trained := report.get("trained_on"):
         print(f"  {trained:,} rows were trained on: their scores say nothing about new rows")
     for other in report.get("others", []):
@@ -402,7 +407,7 @@ def export(words: list[str] | None = None) -> int:
     speed, speed8 = report.pairs_per_second
     print(
         f"int8 ({report.kind}) on {report.pairs:,} validation rows: {scores}{p}, {speed:.0f} -> "
-        f"{speed8:.0f} rows/s; {'it is used' if report.kept else 'it is not used'}"
+        f"{speed8:.0f} rows/s; {'it is used' if quantized.serves(run.best) else 'it is not used'}"
     )
     if report.kept:
         with disk.writing(small, ModelError, ""), disk.replacing(small) as new:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from finetune.data import headers
-from finetune.data.table import MAX_LINES, remark
+from finetune.data.table import remark
 from finetune.errors import some
 from finetune.findings import Finding, Remedy, Severity
 from finetune.messages import message as _
@@ -193,7 +193,7 @@ class Survey:
     # Rows with quotes around a cell, by the cell's column, while no row needs quotes.
     quoted: Counter[int] = field(default_factory=Counter)
     needless: set[int] = field(default_factory=set)  # columns with quotes that enclose nothing
-    needless_lines: list[int] = field(default_factory=list)  # the first ones
+    needless_lines: list[int] = field(default_factory=list)
     doubled: bool = False  # True if quotes enclose quotes
     apostrophes: bool = False  # True if a cell begins with a single quote
     backslashes: bool = False  # True if one stands before a quote or a delimiter
@@ -212,8 +212,8 @@ class Survey:
 def survey(lines: Iterator[Line], shape: Shape, quote: str) -> Survey:
     """Count how quotes are used."""
     result = Survey(quote)
-    for line, _cells, kind, raw, _problem in Scanner(_noted(lines, shape, result), shape, quote):
-        result.rows += 1
+    for line, cells, kind, raw, _problem in Scanner(_noted(lines, shape, result), shape, quote):
+        result.rows += bool(kind or any(cells))  # an empty row has no quotes
         if kind:
             result.lines[kind].append(line)
         elif len(raw) > 1 and all(shape.fits_plainly(text, True) for _line, text in raw):
@@ -252,8 +252,7 @@ def _count_quoted_line(result: Survey, line: Line, shape: Shape, mark: str) -> N
         result.doubled = True
         return
     result.needless.update(quoted)
-    if len(result.needless_lines) < MAX_LINES:
-        result.needless_lines.append(number)
+    result.needless_lines.append(number)
 
 
 def choose(lines: Callable[[], Iterator[Line]], shape: Shape, requested: str = "") -> Survey:

@@ -353,7 +353,7 @@ class ModelCache:
 
     def __init__(self, keep: int = MAX_MODELS) -> None:
         self._keep = max(1, keep)
-        # By folder, its weights' times and device; the most recently used last.
+        # By folder, its weights' times, if int8 serves, and device; the most recently used last.
         self._predictors: dict[tuple[str, tuple[int, ...], str], Predictor] = {}
         self._lock = threading.Lock()
         _caches.append(self)
@@ -365,8 +365,8 @@ class ModelCache:
         """Yield the predictor of a folder, which stays loaded within the `with`. It is loaded again
         if its weights have changed."""
         files = [folder / "model.safetensors", folder / quantized.MODEL]
-        changed = tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
-        key = (str(folder), changed, device)
+        changed = (file.stat().st_mtime_ns if file.exists() else 0 for file in files)
+        key = (str(folder), (*changed, quantized.serves(folder, device)), device)
         with self._lock:
             predictor = self._predictors.pop(key, None)
             if predictor is None:

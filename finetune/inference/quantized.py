@@ -97,11 +97,12 @@ def is_enabled(folder: Path) -> bool:
 
 def serves(folder: Path, device: str = "") -> bool:
     """True if the model in a folder answers in int8 on a device: a processor like the one that
-    measured it, and no GPU."""
+    measured it, and no GPU; never with a bound on its errors, which is of the original model."""
     import torch
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    report = read_report(folder) if is_enabled(folder) else None
+    bounded = decision_rule.read_rule(folder).sure is not None
+    report = read_report(folder) if is_enabled(folder) and not bounded else None
     measured = report is not None and report.processor == devices.processor_name()
     return measured and (device or accelerator or "cpu") == "cpu"
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from finetune.data import csv_cells
 from finetune.data.table import Table, to_plain_value
+from finetune.errors import DataError
 from finetune.text_hashes import replace_surrogates
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # formats that can be written
@@ -97,8 +98,13 @@ def open_writer(
     out: Path, table: Table, own: ColumnTypes, added: ColumnTypes
 ) -> Iterator[WriteLines]:
     """Open the result of a predicted file, with its `own` and the `added` columns, in the format of
-    its ending; yields a function that writes rows."""
+    its ending; yields a function that writes rows. DataError if it has another ending."""
     suffix = out.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise DataError(
+            "The result cannot be {ending}.", "Choose one of {formats}.",
+            ending=suffix or out.name, formats=", ".join(SUFFIXES),
+        )  # fmt: skip
     if suffix == ".parquet":
         columns = own | added
         fields = [pa.field(replace_surrogates(name), kind) for name, kind in columns.items()]

@@ -277,7 +277,8 @@ def create_study(
     values = config.to_dict()
     taken = {study.title for study in studies(store)} | store.taken_names()
     settings = Settings(
-        owner=store.visitor.name, created=time.time(), title=new_name("", "search", taken, " "),
+        owner=store.visitor.name, created=time.time(),
+        title=new_name(config.name, "search", taken, " "),
         config=values, space=space, budget=budget, **options,
     )  # fmt: skip
     with disk.writing(study.folder):

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MISSING = {"", "nan", "null", "n/a", "#n/a", "<na>"}
+from finetune.text_hashes import NULL
+
+MISSING = {"", "nan", "null", "n/a", "#n/a", "<na>", NULL.lower()}
 NO_LABEL = "-1"  # in test files of GLUE and Jigsaw, and of Snorkel
 MARKS = (";", "|", ",")  # plain separators of labels, the likelier ones first
 _YES = {

@@ -17,6 +17,7 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, cohen_kappa_score
 
+from finetune.cli import commands
 from finetune.config import RunConfig
 from finetune.data.columns import match_columns
 from finetune.errors import DataError, JobError, StoreError
@@ -249,7 +250,9 @@ def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelle
     assert events.Failed not in {type(event) for event in job.tail()[0]}
 
 
-def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(start, monkeypatch):
+def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(
+    start, monkeypatch, capsys
+):
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job sets it
     job = start("mine.csv", 300)
@@ -261,6 +264,10 @@ def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(
     unsure = [row for row in state.rows if (row["margin"] or 0.0) < UNSURE]
     assert state.report["unsure"] == len(unsure)
     assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
+    commands.tell_predictions(state.report | {"left_out": ["parts"]}, job.result)
+    told = capsys.readouterr().out
+    assert "150 rows with a label that the model does not know are in no score" in told
+    assert "nested columns that the result lacks: parts" in told
     assert len(read(job.result)) == 300
 
 
@@ -395,6 +402,8 @@ def test_cells_that_a_format_has_no_type_for_become_text(run, tmp_path):
     pq.write_table(pa.Table.from_pylist([{**rows[0], "parts": [1, 2]}]), path)
     for name in ("out.json", "out.csv"):
         assert predict_to(run, path, tmp_path / name)["left_out"] == ["parts"]
+    with pytest.raises(DataError, match=r"cannot be \.xlsx"):
+        predict_to(run, path, tmp_path / "out.xlsx")
     (json_row,), (csv_row,) = read(tmp_path / "out.json"), read(tmp_path / "out.csv")
     texts = {"day": "2024-02-29", "raw": "ab"}
     assert json_row.items() >= ({**rows[0], **texts, "share": None}).items()

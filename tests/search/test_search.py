@@ -135,8 +135,9 @@ def test_what_cannot_be_searched_is_named(store, values, over, budget, said):
 )
 def test_bounds_hold_though_the_form_lies_outside_of_them(store, values, over, apart):
     """The first trial is the form all the same; nothing is learned from it."""
-    config, space = RunConfig(**values), ranges.read_space(over)
+    config, space = RunConfig(name="mine", **values), ranges.read_space(over)
     study = create_study(store, config, space, ranges.Budget(30))
+    assert study.title == "mine"
     assert ranges.describe_outside(space, study.outside) == apart
     first = study.draw()
     assert study.values(study.trials()[0]) == {name: getattr(config, name) for name in over}
