@@ -23,14 +23,7 @@ from finetune.inference.scorer import Scorer
 from finetune.jobs import evaluate as jobs
 from finetune.metrics.calibration import probabilities
 from finetune.runs import events
-from finetune.tasks.base import (
-    MULTI_LABEL,
-    REGRESSION,
-    DecisionRule,
-    PredictOptions,
-    SureRule,
-    Target,
-)
+from finetune.tasks.base import MULTI_LABEL, REGRESSION, DecisionRule, PredictOptions, Target
 from tests.support import toys
 from tests.support.families import lively
 from tests.support.made_runs import scored
@@ -238,10 +231,9 @@ def test_it_is_used_published_and_named_where_it_pays(toy_run, source, monkeypat
     if kept:
         assert quantized.serves(toy_run.best, "cpu")
         assert not quantized.serves(toy_run.best, "cuda")
-        sure = SureRule(0.02, 0.95, 0.9, (), 40, 20)  # a bound is of the original model
-        for kept_rule in (sure, None):
-            decision_rule.write_rule(toy_run.best, sure=kept_rule)
-            assert quantized.serves(toy_run.best, "cpu") == (kept_rule is None)
+        for bound in (decision_rule.SureRule(0.02, 0.95, 0.9), None):  # of the original model
+            decision_rule.write_rule(toy_run.best, sure=bound)
+            assert quantized.serves(toy_run.best, "cpu") == (bound is None)
         monkeypatch.setattr(devices, "processor_name", lambda: "another processor")
         assert not quantized.serves(toy_run.best, "cpu")
         assert Predictor.from_run(toy_run)("the cat", "a dog").precision != "int8"

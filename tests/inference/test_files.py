@@ -250,9 +250,7 @@ def test_a_batch_is_a_process_of_its_own_that_keeps_its_rows_when_it_is_cancelle
     assert events.Failed not in {type(event) for event in job.tail()[0]}
 
 
-def test_a_batch_has_every_row_and_is_judged_by_the_labels_that_the_model_knows(
-    start, monkeypatch, capsys
-):
+def test_a_batch_has_every_row_and_is_judged_by_the_labels_known(start, monkeypatch, capsys):
     monkeypatch.setattr(workers, "spawn_worker", lambda job, **_: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as the job sets it
     job = start("mine.csv", 300)
