@@ -353,7 +353,8 @@ class ModelCache:
 
     def __init__(self, keep: int = MAX_MODELS) -> None:
         self._keep = max(1, keep)
-        # By folder, its weights' times, if int8 serves, and device; the most recently used last.
+        # By folder, its weights' times, if a bound is kept (without int8), and device; the most
+        # recently used last.
         self._predictors: dict[tuple[str, tuple[int, ...], str], Predictor] = {}
         self._lock = threading.Lock()
         _caches.append(self)
@@ -366,7 +367,8 @@ class ModelCache:
         if its weights have changed."""
         files = [folder / "model.safetensors", folder / quantized.MODEL]
         changed = (file.stat().st_mtime_ns if file.exists() else 0 for file in files)
-        key = (str(folder), (*changed, quantized.serves(folder, device)), device)
+        bounded = decision_rule.read_rule(folder).sure is not None
+        key = (str(folder), (*changed, bounded), device)
         with self._lock:
             predictor = self._predictors.pop(key, None)
             if predictor is None:
