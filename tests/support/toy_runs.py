@@ -18,6 +18,7 @@ from typing import Any
 from filelock import FileLock
 
 from finetune.__main__ import main
+from finetune.environment import devices
 from finetune.runs.store import RunStore
 from tests.support import toys
 
@@ -113,6 +114,7 @@ def _numbered(rows, seed):
 def make(folder):
     """Write checkpoint and rows, and train on them."""
     made = ToyRuns(folder)
+    devices.prefers_bf16 = lambda device=None: False  # the kept model is scored in fp32 everywhere
     toys.overwrite(
         toys.write_checkpoint(made.checkpoint),
         lambda weights: [part.mul_(6) for part in weights.values() if part.dim() > 1],
