@@ -2,7 +2,7 @@
 
 import pytest
 
-from finetune.environment import devices
+from finetune.environment import devices, pace
 from finetune.ui import app
 from tests.support import toy_runs
 from tests.support.server import Server
@@ -21,6 +21,7 @@ def same_everywhere(monkeypatch):
 @pytest.fixture(scope="session")
 def server_of_goldens(trained, tmp_path_factory):
     store = trained.store(tmp_path_factory.mktemp("goldens") / "runs")
+    pace.measure_pace()  # as an app's first worker has done
     blocks = app.build(store)
     _, url, _ = app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
     yield Server(blocks, store, url)
