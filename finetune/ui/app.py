@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import html
 import json
 import os
@@ -51,7 +52,7 @@ def build(store: RunStore) -> gr.Blocks:
     """Build the page over a store of runs. Imports no torch."""
     # Seconds between checks of the uploads; age at which those without a store copy are removed.
     delete_cache = (60, 3600) if owners.policy().several_people else (3600, 24 * 3600)
-    page = gr.Blocks(
+    page = Page(
         title="Finetune", analytics_enabled=False, fill_width=True, delete_cache=delete_cache
     )
     with page:
@@ -222,6 +223,22 @@ class Session(SessionState):
 
     def _update_value_in_config(self, key: int, value: Any) -> None:
         pass
+
+
+class Page(gr.Blocks):
+    """Blocks in which an output that stays as it is takes no time. A panel's handlers have all of
+    its components as outputs, and Gradio would make each anew."""
+
+    async def postprocess_data(self, block_fn: Any, predictions: Any, state: Any) -> list[Any]:
+        if not isinstance(predictions, dict) or len(block_fn.outputs) < 2:
+            return await super().postprocess_data(block_fn, predictions, state)
+        answers = [None if block.stateful else gr.skip() for block in block_fn.outputs]
+        for place, block in enumerate(block_fn.outputs):
+            if block in predictions:
+                one = copy.copy(block_fn)
+                one.outputs = [block]
+                [answers[place]] = await super().postprocess_data(one, predictions[block], state)
+        return answers
 
 
 def _theme() -> gr.themes.Base:
