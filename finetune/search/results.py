@@ -298,9 +298,8 @@ def within_chance(
     predictions are gone counts if its score lies in the best one's interval. None for a loss, which
     has no interval, if the best trial's evaluation cannot be read, or if no other has finished."""
     others = [
-        row for row in rows
-        if row.state == "finished" and row is not best and row.score is not None
-    ]  # fmt: skip
+        row for row in rows if row.state == "finished" and row is not best and row.score is not None
+    ]
     if best is None or not best.run_id or not others:
         return None
     metric, rank = study.metric, catalog.find(study.metric).rank  # more is better

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Space = dict[str, Range | Choices]  # field of `RunConfig` -> its range or choices
-DEFAULT = (
-    "learning_rate", "num_train_epochs", "per_device_train_batch_size", "warmup_ratio",
-)  # fmt: skip
+DEFAULT = ("learning_rate", "num_train_epochs", "per_device_train_batch_size", "warmup_ratio")
 
 
 def searchable() -> Space:

@@ -90,9 +90,7 @@ class EngineForm(Panel):
         self.prices = gr.State({})
         self.flavor = self.controls[_BILLED, "flavor"]
         self.boxes = [*self.controls.values()]
-        self.inputs: list[Any] = [
-            self.engine, *self.boxes, self.agreed, self.prices, self.token,
-        ]  # fmt: skip
+        self.inputs: list[Any] = [self.engine, *self.boxes, self.agreed, self.prices, self.token]
         self._wire(shown)
 
     def _draw_options(self, owner: str, options: type[EngineOptions], names: list[str]) -> Any:

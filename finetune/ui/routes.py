@@ -121,11 +121,9 @@ def run_download(store: RunStore, request: Request) -> Response:
         "onnx.zip": lambda: ExportJob.of(run).zipped(),
         "events.csv": lambda: downloads.events_csv(run),
         "config.json": lambda: [run.config().to_json()],
-        "ranking.csv": lambda: [
-            ranking.ranking_csv(ranking.rank_runs(ranking.beside(store, run)))
-        ],
+        "ranking.csv": lambda: [ranking.ranking_csv(ranking.rank_runs(ranking.beside(store, run)))],
         "corrected.csv": lambda: [corrections.corrections_csv(run, labels)],
-    }  # fmt: skip
+    }
     if kind not in files:
         raise StoreError("There is no such file.")
     return _attachment(files[kind](), f"{downloads.file_name(run.title())}-{kind}")

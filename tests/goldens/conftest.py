@@ -3,9 +3,8 @@
 import pytest
 
 from finetune.environment import devices, pace
-from finetune.ui import app
 from tests.support import toy_runs
-from tests.support.server import Server
+from tests.support.server import serving
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +19,9 @@ def same_everywhere(monkeypatch):
 
 @pytest.fixture(scope="session")
 def server_of_goldens(trained, tmp_path_factory):
-    store = trained.store(tmp_path_factory.mktemp("goldens") / "runs")
     pace.measure_pace()  # as an app's first worker has done
-    blocks = app.build(store)
-    _, url, _ = app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
-    yield Server(blocks, store, url)
-    blocks.close()
+    with serving(trained.store(tmp_path_factory.mktemp("goldens") / "runs")) as served:
+        yield served
 
 
 @pytest.fixture

@@ -31,9 +31,7 @@ from tests.support.waiting import until
 
 PAIRS = "sentence1,sentence2,label\nthe cat sees a dog .,a cat sees the dog .,1\nc,d,0\ne,f,1\n"
 GOLDEN = "sentence1,sentence2,label\nthe owl likes a bee .,a owl likes the bee .,1\ng,h,0\n"
-SMALL = {
-    "max_steps": 2, "max_length": 32, "max_train_samples": 32, "max_eval_samples": 16,
-}  # fmt: skip
+SMALL = {"max_steps": 2, "max_length": 32, "max_train_samples": 32, "max_eval_samples": 16}
 
 
 @pytest.fixture

@@ -67,9 +67,7 @@ def test_equal_answers_differ_by_a_few_rows_at_most(metric, right):
     }[metric.kind]  # fmt: skip
     answers = truth if right else np.roll(truth, 1, axis=0)
     (once,) = intervals.difference_intervals(answers, answers, truth, [metric]).values()
-    (more,) = intervals.difference_intervals(
-        answers, answers, truth, [metric], times=100
-    ).values()  # fmt: skip
+    (more,) = intervals.difference_intervals(answers, answers, truth, [metric], times=100).values()
     assert once.value == more.value == 0
     assert once.low < more.low <= 0 <= more.high < once.high
     assert more.high - more.low < 0.2 * (once.high - once.low)

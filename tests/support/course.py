@@ -14,10 +14,7 @@ from torch.optim import AdamW
 from torch.utils.data import DataLoader
 
 
-def train(
-    checkpoint, splits, *, epochs = 2, batch_size = 8,
-    rate = 1e-3, seed = 7, **head,
-):  # fmt: skip
+def train(checkpoint, splits, *, epochs=2, batch_size=8, rate=1e-3, seed=7, **head):
     """Losses step by step, the final logits of the validation split, and the final weights. The
     defaults are those of the toys' configuration."""
     accelerator = Accelerator(cpu=True)

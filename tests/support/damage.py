@@ -6,9 +6,7 @@ import random
 
 import numpy as np
 
-_ODD = (
-    None, [], {}, "", "odd", -1, 0, 1e308, 10**40, True, float("nan"), [[1]], {"odd": []},
-)  # fmt: skip
+_ODD = (None, [], {}, "", "odd", -1, 0, 1e308, 10**40, True, float("nan"), [[1]], {"odd": []})
 
 
 def damages(path):

@@ -29,10 +29,7 @@ def prepared(rows, names=("no", "yes"), **values):
     return events.Prepared(**known | values)
 
 
-def add_scores(
-    run, step, logits, labels, best = True,
-    scores = None,
-):  # fmt: skip
+def add_scores(run, step, logits, labels, best=True, scores=None):
     """Append an evaluation, whose logits are saved."""
     saved_predictions.save_logits(run, step, logits.astype(np.float32), np.array(labels))
     scores = scores or {"accuracy": 0.5, "f1": 0.5}
@@ -83,8 +80,7 @@ def sure(answers, classes=2, by=2.0):
     return logits
 
 
-def scored(store, steps, labels, best,
-           names = ("no", "yes")):  # fmt: skip
+def scored(store, steps, labels, best, names=("no", "yes")):
     """A run with the saved logits of some evaluations."""
     run = store.create(RunConfig())
     run.append(events.Started(device="CPU"))

@@ -1,12 +1,13 @@
 """The page served by the process of the tests."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import gradio as gr
 import httpx
 
 from finetune.runs.store import RunStore
-from finetune.ui import auth
+from finetune.ui import app, auth
 
 
 @dataclass
@@ -36,3 +37,12 @@ class Server:
         """What the stream of an endpoint's answer says to a program."""
         event = web.post(f"gradio_api/call/{name}", json={"data": values}).json()["event_id"]
         return web.get(f"gradio_api/call/{name}/{event}").text
+
+
+@contextmanager
+def serving(store):
+    """Serve the page over a store."""
+    blocks = app.build(store)
+    _, url, _ = app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
+    yield Server(blocks, store, url)
+    blocks.close()

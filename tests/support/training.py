@@ -27,10 +27,7 @@ def prepared(config, pairs, device=None):
     return tokenizer, classifier, dataloaders.build_loaders(pairs, tokenizer, config, device)
 
 
-def stream(
-    config, pairs, resume = None, interval = 0,
-    **hooks,
-):  # fmt: skip
+def stream(config, pairs, resume=None, interval=0, **hooks):
     """The events of a run as they happen, and the model that it trains."""
     AcceleratorState._reset_state(reset_partial_state=True)  # of the run before, in this process
     config = resolved(config)

@@ -11,10 +11,7 @@ from finetune.runs.summary import ColumnNames
 from finetune.uploads import Uploads
 
 
-def pairs(
-    folder, head = "sentence1,sentence2,label", *, train,
-    validation = (), test = (), **values,
-):  # fmt: skip
+def pairs(folder, head="sentence1,sentence2,label", *, train, validation=(), test=(), **values):
     """Load the pairs of an upload of these rows."""
     config = RunConfig(dataset=upload(folder, head, train, validation, test)).changed(**values)
     return splits.load_pairs(config, folder)
@@ -55,10 +52,7 @@ SIDES = ("sentence1", "sentence2")
 PLAIN = ColumnNames()
 
 
-def judged(
-    run, path, out, columns = PLAIN, review = None,
-    **values,
-):  # fmt: skip
+def judged(run, path, out, columns=PLAIN, review=None, **values):
     request = file_request.check_columns(
         PredictionRequest(run.id, path.name, "", **values), path, columns, run.config()
     )

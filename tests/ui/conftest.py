@@ -11,7 +11,7 @@ from finetune.ui import app as ui_app
 from finetune.ui import auth
 from tests.support import toys
 from tests.support.browser import App, View, Visit, launch_browser
-from tests.support.server import Server
+from tests.support.server import serving
 from tests.support.tabs import LOG, NAME, asks
 
 
@@ -49,11 +49,8 @@ def served(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADIO_TEMP_DIR", str(tmp_path_factory.mktemp("uploads")))
         patch.setattr(ui_app, "MOST_SESSIONS", 60)
-        store = RunStore(tmp_path_factory.mktemp("served") / "runs")
-        blocks = ui_app.build(store)
-        _, url, _ = ui_app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
-        yield Server(blocks, store, url)
-        blocks.close()
+        with serving(RunStore(tmp_path_factory.mktemp("served") / "runs")) as served:
+            yield served
 
 
 @pytest.fixture

@@ -310,9 +310,7 @@ class RunsTab(Panel):
         """Return all updates for a new view: a tick that was answered late may have put back an
         older record of what was sent."""
         hidden = gr.update(visible=False)
-        updates = {
-            self.view: view, self.deletion: hidden, self.payment: hidden, self.message: "",
-        }  # fmt: skip
+        updates = {self.view: view, self.deletion: hidden, self.payment: hidden, self.message: ""}
         return updates | self._refresh(store, view, {}, words)
 
     def _refresh(self, store: RunStore, view: View, sent: Sent, words: str) -> Updates:
