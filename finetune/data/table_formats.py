@@ -51,6 +51,10 @@ def _open(path: Path, name: str, options: ReadOptions) -> Table:
             return LabelledLines(path, name, options)
         return delimited.CsvTable(path, name, options, tab=ending.endswith(".tsv"))
     except (OSError, EOFError, pa.ArrowException) as error:
+        if reason := getattr(error, "strerror", None):  # as for a file that does not exist
+            raise DataError(
+                "{name!r} cannot be read: {reason}.", name=name, reason=reason
+            ) from error
         raise DataError(
             "{name} cannot be read: {error}", "Upload it again.", name=name, error=error
         ) from error
