@@ -148,6 +148,7 @@ def sure(words: list[str] | None = None) -> int:
     run = named_run(args.run, args.runs)
     if args.forget:
         save_decision(run, run.state(), sure=None)
+        print(f"{run.title()} answers every row again")
         return 0
     rule = keep_when_sure(
         run, error=args.error, confidence=args.confidence, per_class=args.per_class,
