@@ -53,7 +53,10 @@ watch('value', () => {
   shown = texts?.childElementCount;
   tallest = Math.max(tallest, texts?.offsetHeight ?? 0);
   if (texts) texts.style.minHeight = `${tallest}px`;
-  if (asked || !element.querySelector('[data-item]')) return;
-  asked = true; // the first question comes into view, once
-  if (element.getBoundingClientRect().bottom > innerHeight) element.scrollIntoView({block: 'center'});
+  if (!element.querySelector('[data-item]')) asked = false;
+  else if (!asked) {
+    asked = true; // the first question of a labelling comes into view, once
+    const {top, bottom} = element.getBoundingClientRect();
+    if (top < 0 || bottom > innerHeight) element.scrollIntoView({block: 'center'});
+  }
 });

@@ -20,9 +20,9 @@ from finetune.hub import client, publish
 from finetune.hyperparameter import FOLDS
 from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
+from finetune.jobs import background, label_answers, memory, scheduler, service
 from finetune.jobs import evaluate as evaluation_jobs
 from finetune.jobs import label as labelling_jobs
-from finetune.jobs import label_answers, memory, scheduler, service
 from finetune.jobs import probe as probes
 from finetune.jobs.terminal import follow
 from finetune.labels.labelling import Labelling
@@ -348,6 +348,7 @@ def label(
         config=config,
     )  # fmt: skip
     while (state := job.state()).running:
+        background.start_waiting(store)  # if another one was being prepared
         time.sleep(_POLL)
     if state.status != "finished":
         raise TrainingError(state.error or _("The run ended early."), state.remedy)
@@ -364,15 +365,16 @@ def groups(
 
     Args:
         labelling: or its id, or the name of its file; the newest of pairs if "".
-        run: trained on answers of pairs; None for the small model that learns from them at once.
+        run: trained on the answers; None for the small model that learns from them at once.
         out: the file to write, with the columns of the labelled file and `group` or `label`. Of two
             files that are matched, the second becomes `out` with `-2` in its name.
         store: of a labelling that is named.
 
     Returns:
-        of pairs `groups`, those of two texts or more; `grouped`, the rows in them; `precision` and
-            `recall` as [value, low, high], by `measured` random pairs that the model had not
-            learned; `doubtful`, the pairs nearest to 50%. Of texts `labelled`, their rows.
+        of pairs `groups`, of two texts or more; `grouped`, the rows in them; `precision`, `recall`
+            as [value, low, high], by `measured` random pairs that the model had not learned;
+            `contradicted`, pairs called different that other answers join; `doubtful`, the pairs
+            nearest to 50%. Of texts `labelled`, their rows.
 
     Raises:
         DataError: if the run's model lacks a label, or fewer than 20 answers were given.
@@ -380,8 +382,7 @@ def groups(
     if isinstance(labelling, str):
         job = labelling_jobs.named_labelling(store or RunStore(default_root()), labelling)
         labelling = job.labelling
-    path = Path(out)
-    results = [path, path.with_name(f"{path.stem}-2{path.suffix}")]
+    results = [path := Path(out), path.with_name(f"{path.stem}-2{path.suffix}")]
     own = None if run is None else as_run(run)
     return label_answers.answer_all(labelling.folder, own, results)
 

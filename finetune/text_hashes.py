@@ -42,12 +42,17 @@ def without_direction(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-def normalize(text: str) -> str:
-    """Reduce a sentence to what is compared: without case, extra white space, invisible characters,
-    form of Unicode (NFKC) and punctuation at its ends."""
+def folded(text: str) -> str:
+    """Return a text without case, extra white space, invisible characters and form of Unicode
+    (NFKC)."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_INVISIBLE))
-    return " ".join(text.casefold().split()).strip(_EDGES)
+    return " ".join(text.casefold().split())
+
+
+def normalize(text: str) -> str:
+    """Reduce a sentence to what is compared: `folded`, and without punctuation at its ends."""
+    return folded(text).strip(_EDGES)
 
 
 def hash64(text: str) -> int:

@@ -13,7 +13,7 @@ from finetune.jobs.label import named_labelling
 from finetune.labels.labelling import Labelling, Question
 from finetune.runs.store import RunStore, named_run
 
-_KEYS = "a number answers (0: none), Enter skips, z takes back, +NAME adds a label, q ends"
+_KEYS = "a number answers{none}, Enter skips, z takes back{adds}, q ends"
 
 
 def label(words: list[str] | None = None) -> int:
@@ -36,6 +36,8 @@ def label(words: list[str] | None = None) -> int:
     store = RunStore(args.runs)
     if (args.file is None) == (args.resume is None):
         parser.error("give --file for a new labelling, or --resume")
+    if args.several and not args.labels:
+        parser.error("--several is for --labels: a pair has one answer")
     if args.export and args.export.suffix not in (".csv", ".jsonl"):
         parser.error(f"--export is {args.export}: end its name in .csv or .jsonl")
     if args.resume is not None:
@@ -47,6 +49,8 @@ def label(words: list[str] | None = None) -> int:
         labelling = api.label(
             args.file, names, args.other, args.column, args.several, config, store
         )
+        column = labelling.request["columns"][0]
+        print(f"{args.file.name}: the texts are those of the column {column!r}", file=sys.stderr)
     if args.export:
         options.write_output(args.export, labelling.export(args.export.suffix))
         return 0
@@ -59,7 +63,9 @@ def label(words: list[str] | None = None) -> int:
 
 def _ask(labelling: Labelling, who: str) -> None:
     """Ask until all is answered, or the person ends it."""
-    print(_KEYS)
+    none = " (0: none)" if labelling.several else ""
+    keys = _KEYS.format(none=none, adds="" if labelling.pairs else ", +NAME adds a label")
+    print(keys)
     while (question := labelling.next(who)) is not None:
         names = labelling.names
         print(f"\n{question.number}.", *question.texts, sep="\n   ")
@@ -71,24 +77,23 @@ def _ask(labelling: Labelling, who: str) -> None:
         numbers = typed.replace(",", " ").split()
         if typed == "q":
             break
-        if typed == "z":
-            labelling.undo(who)
-        elif typed.startswith("+"):
-            labelling.add_name(typed[1:], who)
-        elif all(one.isdecimal() and int(one) <= len(names) for one in numbers):
-            labels = [names[int(one) - 1] for one in numbers if int(one)]
-            _take(labelling, question, labels if numbers else None, who)
-        else:
-            print(f"   {typed!r} is none of these: {_KEYS}")
+        try:
+            if typed == "z":
+                labelling.undo(who)
+            elif typed.startswith("+"):
+                labelling.add_name(typed[1:], who)
+            elif all(one.isdecimal() and int(one) <= len(names) for one in numbers):
+                labels = [names[int(one) - 1] for one in numbers if int(one)]
+                _take(labelling, question, labels if numbers else None, who)
+            else:
+                print(f"   {typed!r} is none of these: {keys}")
+        except DataError as error:
+            print(f"   {error}")
 
 
 def _take(labelling: Labelling, question: Question, labels: list[str] | None, who: str) -> None:
     """Take an answer, and say what the model makes of it."""
-    try:
-        given = labelling.answer(question.item, labels, who)
-    except DataError as error:
-        print(f"   {error}")
-        return
+    given = labelling.answer(question.item, labels, who)
     if given.guess is not None:
         print(f"   the model would have said: {', '.join(given.guess) or 'none'}")
     found = labelling.estimate() if question.number % 10 == 0 else None
@@ -104,7 +109,7 @@ def groups(words: list[str] | None = None) -> int:
     """Group the texts of a file that mean the same, by what was answered of some pairs; or label
     all texts, if texts were labelled. A person's answers are kept as they are."""
     parser = options.parser_of(groups)
-    about = "trained on answers of pairs; without it a small model learns from them at once"
+    about = "trained on the answers; without it a small model learns from them at once"
     parser.add_argument("--run", type=Path, help=about)
     about = "the labelling: the name of its file, or its id; by default the newest of pairs"
     parser.add_argument("--labelling", default="", help=about)
@@ -118,10 +123,11 @@ def groups(words: list[str] | None = None) -> int:
         print(json.dumps(found, indent=2, ensure_ascii=False))
         return 0
     if "groups" not in found:
-        labelled = f"{args.out}: {found.get('labelled', 0):,} rows with a label"
-        print(f"python -m finetune predict --run {args.run} labels texts" if run else labelled)
+        print(f"{args.out}: {found['labelled']:,} rows with a label")
         return 0
     print(f"{args.out}: {found['groups']:,} groups, with {found['grouped']:,} rows")
+    if found["contradicted"]:
+        print(f"  pairs called different that other answers join: {len(found['contradicted'])}")
     for name in ("precision", "recall"):
         if found[name]:
             value, low, high = found[name]

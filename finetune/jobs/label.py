@@ -67,7 +67,12 @@ class LabelJob(BackgroundJob):
         texts, file_of = self._read_texts(report)
         is_pairs, count = self.request["pairs"], len(texts)
         items = np.arange(count, dtype=np.int32)[:, None]
-        first = candidates.first_pairs(texts, file_of) if is_pairs else items
+        same = np.array(candidates.twins(texts), int).reshape(-1, 2) @ [count, 1]
+
+        def unlike(pairs: candidates.Items) -> candidates.Items:
+            return pairs[~np.isin(pairs @ [count, 1], same)]
+
+        first = unlike(candidates.first_pairs(texts, file_of)) if is_pairs else items
         write_deck(self.folder, first, np.arange(len(first) if is_pairs else 0))
         vectors = self._encode(texts, report)
         if not is_pairs:
@@ -76,7 +81,7 @@ class LabelJob(BackgroundJob):
             return
         report(Phase.PROBE, "", 0, 0)
         answered = np.array([one.item for one in self.labelling.answers()], np.int32).reshape(-1, 2)
-        found = [candidates.candidate_pairs(vectors, file_of), answered]
+        found = [unlike(candidates.candidate_pairs(vectors, file_of)), answered]
         pairs = np.unique(np.concatenate(found), axis=0)
         features = candidates.pair_features(texts, vectors, pairs)
         np.save(self.folder / "candidates.npy", pairs)
@@ -96,7 +101,7 @@ class LabelJob(BackgroundJob):
             of_rows = []
             for record, _reason in table.every_row([column]):
                 text = text_hashes.clean_sentence(record.get(column))
-                key = (place if self.request["pairs"] else 0, text_hashes.normalize(text or ""))
+                key = (place if self.request["pairs"] else 0, text_hashes.folded(text or ""))
                 if text is not None and key not in texts:
                     texts[key] = len(shown)
                     shown.append(text)

@@ -97,14 +97,15 @@ def answer_all(
     Args:
         folder: the labelling's.
         run: trained on its answers; None for the small model behind the questions.
-        results: where to write the columns of each brought file and `group`, or the small model's
-            `label` of texts; by the ending as `.csv`, `.tsv`, `.jsonl`, `.json` or `.parquet`.
+        results: where to write the columns of each brought file and `group`, or the `label` of
+            texts; by the ending as `.csv`, `.tsv`, `.jsonl`, `.json` or `.parquet`.
 
     Returns:
         `run`, its id or "", and `answers`, their number; for pairs `groups`, `grouped` (rows in a
             group of two or more), `precision` and `recall` as [value, low, high] or None,
-            `measured` (random pairs behind them), `doubtful` (the pairs nearest to 50%) and
-            `largest` (texts of the groups); for texts `labelled` (rows).
+            `measured` (random pairs behind them), `contradicted` (pairs called different that other
+            answers join), `doubtful` (the pairs nearest to 50%) and `largest` (texts of the
+            groups); for texts `labelled` (rows).
 
     Raises:
         DataError: as in `check_model`.
@@ -123,8 +124,6 @@ def answer_all(
             np.save(file, probabilities[[row_of[item] for item in labelling.deck.place_of]])
     if labelling.pairs:
         return told | _group(labelling, run, every, probabilities[:, 0], results)
-    if run is not None:  # Predict answers with what belongs to it
-        return told
     given, several = labelling.settled(), labelling.several
     found = learning.answers(probabilities, labelling.names, several)
     labels = [list(given.get((text,), own)) for text, own in enumerate(found)]
@@ -138,7 +137,8 @@ def _group(
     results: Sequence[Path],
 ) -> dict[str, Any]:  # fmt: skip
     texts = labelling.texts
-    known = {item: own[0] == SAME for item, own in labelling.settled().items()}
+    known = dict.fromkeys(candidates.twins(texts), True)
+    known |= {item: own[0] == SAME for item, own in labelling.settled().items()}
     figures = _measure(labelling, run, pairs, same, dict(known))
     of_text = groups.group(len(texts), pairs, same, known)
     sizes, numbers = np.bincount(of_text), (of_text + 1).tolist()
@@ -146,10 +146,12 @@ def _group(
     order = np.argsort(abs(same - 0.5), kind="stable")
     doubt = [row for row in order[: _SHOWN + len(known)] if tuple(pairs[row]) not in known]
     largest = [own for own in np.argsort(-sizes, kind="stable")[:_SHOWN] if sizes[own] > 1]
+    joined = [item for item, own in known.items() if not own and len({*of_text[[*item]]}) == 1]
     return {
         "groups": int((sizes > 1).sum()),
         "grouped": sum(int(sizes[own - 1] > 1) for own in of_rows),
         **figures,
+        "contradicted": [texts[[*item]].tolist() for item in joined],
         "doubtful": [(float(same[row]), texts[pairs[row]].tolist()) for row in doubt[:_SHOWN]],
         "largest": [(int(own) + 1, texts[of_text == own][:_SHOWN].tolist()) for own in largest],
     }  # fmt: skip

@@ -1,11 +1,13 @@
 """Choose what to ask about: vectors or words in, indices out."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from finetune.text_hashes import folded
 
 Vectors = NDArray[np.float32]  # of length 1, shape (texts, hidden)
 Items = NDArray[np.int32]  # indices of one or two texts each, shape (items, 1 or 2)
@@ -52,6 +54,13 @@ def _nearest(queries: Vectors, base: Vectors, count: int) -> NDArray[np.int64]:
     blocks = np.array_split(queries, -(-len(queries) // _BLOCK))
     found = [np.argpartition(block @ base.T, -count, axis=1)[:, -count:] for block in blocks]
     return np.concatenate(found)
+
+
+def twins(texts: Iterable[str]) -> list[tuple[int, ...]]:
+    """Return the pairs of one and the same text, which two files may share."""
+    first: dict[str, int] = {}
+    found = [(first.setdefault(folded(text), own), own) for own, text in enumerate(texts)]
+    return [pair for pair in found if pair[0] != pair[1]]
 
 
 def first_pairs(texts: Sequence[str], file_of: NDArray[Any], most: int = 2000) -> Items:

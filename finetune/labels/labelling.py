@@ -145,16 +145,18 @@ class Labelling:
     def next(self, who: str) -> Question | None:
         """Return the next question to a person; None if all is answered.
 
-        Every third question is random and only measures. The others are far apart at first, then
+        A third of the questions is random and only measures: those that could not be asked yet,
+        because the texts were still compared, follow then. The others are far apart at first, then
         those that the model is least sure of.
         """
         answers, deck = self.answers(), self.deck
-        asked = {one.item for one in answers if one.who == who}
+        own = [one for one in answers if one.who == who]
+        asked, measured = {one.item for one in own}, sum(one.how == RANDOM for one in own)
         labelled = asked | {one.item for one in answers if one.labels is not None}
         done = set(deck.places(asked))
         random = (index for index in deck.random.tolist() if index not in done)
         turns = [(random, RANDOM), (self._chosen(deck, labelled), CHOSEN)]
-        for found, how in turns if len(asked) % EVERY == 0 else turns[::-1]:
+        for found, how in turns if EVERY * measured <= len(asked) else turns[::-1]:
             if (index := next(found, None)) is not None:
                 item = tuple(deck.items[index].tolist())
                 texts = [text[:_CUT] for text in self.texts[[*item]]]
@@ -162,12 +164,13 @@ class Labelling:
         return None
 
     def _chosen(self, deck: Deck, asked: set[Item]) -> Iterator[int]:
-        free = deck.spread[~np.isin(deck.spread, deck.places(asked))]
-        pool = free
+        pool = free = deck.spread[~np.isin(deck.spread, deck.places(asked))]
+        if not len(free):
+            return
         if len(free) > _POOL:
             pool = np.random.default_rng(len(asked)).choice(free, _POOL, replace=False)
         probabilities = self._probabilities(pool)
-        if probabilities is not None and len(free):
+        if probabilities is not None:
             yield int(pool[np.argmin(learning.margins(probabilities, self.several))])
         yield from free.tolist()
 

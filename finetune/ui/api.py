@@ -283,8 +283,8 @@ class Api:
 
         Args:
             labelling: the id that label returned.
-            run_id: a run of yours that was trained on the answers of pairs; without it a small
-                model learns from them at once.
+            run_id: a run of yours that was trained on the answers; without it a small model
+                learns from them at once.
         """
         job = label.LabelJob.find(store, labelling)
         answers = label_answers.AnswersJob(job.folder / "answers")

@@ -4,6 +4,8 @@ import csv
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from finetune import api
@@ -44,12 +46,9 @@ def file(tmp_path):
 
 def prepared(folder, texts, **request):
     """A labelling whose features are the texts' lengths and whether they have an a."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     folder.mkdir(parents=True)
     asked = {"pairs": False, "several": False, "names": ["a", "b"], "files": ["t.csv"]} | request
-    JobFolder(folder).describe_job("label", "", asked)
+    JobFolder(folder).describe_job("label", "", {"columns": ["t"]} | asked)
     pq.write_table(pa.table({"text": texts}), folder / "texts.parquet")
     features = np.array([[len(text), 3.0 * ("a" in text)] for text in texts], np.float32)
     items = np.arange(len(texts), dtype=np.int32)[:, None]
@@ -80,6 +79,15 @@ def test_every_third_question_is_random_and_teaches_nothing(labelling):
     assert (found.measured, found.learned) == (20, 40)
     assert found.now.value > 0.9
     assert found.now.low < found.now.value <= found.twice.value
+
+
+def test_random_questions_that_had_to_wait_follow(labelling):
+    for item in labelling.deck.items[labelling.deck.spread[:6]].tolist():
+        labelling.answer(item, ["a" if "a" in labelling.texts[item[0]] else "b"], "me")
+    answer(labelling, 6)
+    assert [one.how for one in labelling.answers()[6:]] == [RANDOM] * 4 + [CHOSEN] * 2
+    answer(labelling, 180 - 12)
+    assert labelling.next("me") is None  # all is answered
 
 
 def test_what_is_asked_next_is_what_the_model_doubts(labelling):
@@ -205,6 +213,7 @@ def test_candidates_are_near_and_none_occurs_twice(exact, monkeypatch):
 
 
 def test_groups_keep_what_a_person_said():
+    assert candidates.twins(["A b", "Fine :)", "a  B", "Fine :("]) == [(0, 2)]
     pairs = np.array([[0, 1], [1, 2], [2, 3], [4, 5]], np.int32)
     sure = np.array([0.9, 0.95, 0.8, 0.3])
     assert groups.group(6, pairs, sure, {}).tolist() == [0, 0, 0, 0, 1, 2]

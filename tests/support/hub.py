@@ -665,5 +665,4 @@ ROUTES = [
     *jobs.routes(),
 ]
 
-
 TOKEN = "hub-token-of-ada"

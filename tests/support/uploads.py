@@ -26,8 +26,7 @@ def upload(folder, head, train, validation, test):
 
 
 def texts(split):
-    rows = list(split)
-    return [(row["sentence1"], row["sentence2"]) for row in rows]
+    return [(row["sentence1"], row["sentence2"]) for row in split]
 
 
 def some(count, classes=2):
@@ -46,8 +45,6 @@ PAIRS = [
     ("the cat sees a dog .", "a cat misses the dog .", "not_equivalent"),
     ("the owl likes a bee .", "a owl likes the bee .", "1"),
 ]
-
-
 SIDES = ("sentence1", "sentence2")
 PLAIN = ColumnNames()
 
