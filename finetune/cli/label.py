@@ -122,6 +122,8 @@ def groups(words: list[str] | None = None) -> int:
     if args.json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
         return 0
+    for reason in found["unread"]:
+        print(f"not read, its cells are empty: {reason}", file=sys.stderr)
     if "groups" not in found:
         print(f"{args.out}: {found['labelled']:,} rows with a label")
         return 0

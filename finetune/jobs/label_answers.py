@@ -105,7 +105,7 @@ def answer_all(
             group of two or more), `precision` and `recall` as [value, low, high] or None,
             `measured` (random pairs behind them), `contradicted` (pairs called different that other
             answers join), `doubtful` (the pairs nearest to 50%) and `largest` (texts of the
-            groups); for texts `labelled` (rows).
+            groups); for texts `labelled` (rows). Of both `unread`, why rows could not be read.
 
     Raises:
         DataError: as in `check_model`.
@@ -129,7 +129,8 @@ def answer_all(
     labels = [list(given.get((text,), own)) for text, own in enumerate(found)]
     kind = pa.list_(pa.string()) if several else pa.string()
     column = "label", kind, labels if several else [own for (own,) in labels]
-    return told | {"labelled": len(_write(labelling, results, *column))}
+    of_rows, unread = _write(labelling, results, *column)
+    return told | {"labelled": len(of_rows), "unread": unread}
 
 
 def _group(
@@ -142,7 +143,7 @@ def _group(
     figures = _measure(labelling, run, pairs, same, dict(known))
     of_text = groups.group(len(texts), pairs, same, known)
     sizes, numbers = np.bincount(of_text), (of_text + 1).tolist()
-    of_rows = _write(labelling, results, "group", pa.int64(), numbers)
+    of_rows, unread = _write(labelling, results, "group", pa.int64(), numbers)
     order = np.argsort(abs(same - 0.5), kind="stable")
     doubt = [row for row in order[: _SHOWN + len(known)] if tuple(pairs[row]) not in known]
     largest = [own for own in np.argsort(-sizes, kind="stable")[:_SHOWN] if sizes[own] > 1]
@@ -150,6 +151,7 @@ def _group(
     return {
         "groups": int((sizes > 1).sum()),
         "grouped": sum(int(sizes[own - 1] > 1) for own in of_rows),
+        "unread": unread,
         **figures,
         "contradicted": [texts[[*item]].tolist() for item in joined],
         "doubtful": [(float(same[row]), texts[pairs[row]].tolist()) for row in doubt[:_SHOWN]],
@@ -163,15 +165,17 @@ def _write(
     column: str,
     kind: pa.DataType,
     of_text: list[Any],
-) -> list[Any]:
-    """Write the brought files with a column; returns its values of rows that have a text."""
-    found = []
+) -> tuple[list[Any], list[str]]:
+    """Write the brought files with a column. Returns its values of rows that have a text, and why
+    others could not be read."""
+    found, unread = [], []
     brought = zip(LabelJob(labelling.folder).inputs(), results, strict=False)
     for place, ((path, name), out) in enumerate(brought, 1):
         of_rows = np.load(labelling.folder / f"rows-{place}.npy")
-        brought_files.write_rows(path, name, of_rows, column, kind, of_text, out)
+        own = brought_files.write_rows(path, name, of_rows, column, kind, of_text, out)
+        unread += [f"{name}, {reason}" for reason in own]
         found += [of_text[text] for text in of_rows.tolist() if text >= 0]
-    return found
+    return found, unread
 
 
 def _features(labelling: Labelling) -> Any:

@@ -33,19 +33,21 @@ def text_column(path: str, name: str, column: str) -> str:
 
 def write_rows(
     path: Path, name: str, of_rows: Any, column: str, kind: Any, of_text: Sequence[Any], out: Path
-) -> None:
+) -> list[str]:
     """Write a file's rows with a new column, of a pyarrow type: the value of each row's text. Rows
-    without a text have none."""
+    without a text have none. Returns why rows could not be read; all of their cells are empty."""
     table = table_formats.open_table(path, name)
     own = result_files.file_columns(table)
     added, taken = column, {name.casefold() for name in own}
     while added in taken:
         added += "_2"
     with disk.writing(out), result_files.open_writer(out, table, own, {added: kind}) as write:
-        rows = zip(table.every_row([*own]), of_rows, strict=True)
+        rows, unread = zip(table.every_row([*own]), of_rows, strict=True), list[str]()
         while block := list(islice(rows, 10_000)):
             write([
                 {**{name: record.get(name) for name in own},
                  added: of_text[text] if text >= 0 else None}
                 for (record, _), text in block
             ])  # fmt: skip
+            unread += [reason for (_, reason), _ in block if reason]
+    return unread
