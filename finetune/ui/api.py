@@ -7,6 +7,8 @@ what clients and agents are told.
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -75,6 +77,8 @@ class Api:
                 raise gr.Error(text, print_exception=False) from error
 
         ask_for_request(answer, action)
+        # Gradio tells an agent the first line of what is said of an argument.
+        answer.__doc__ = re.sub(r"\n {8}", " ", inspect.getdoc(action) or "")
         return answer
 
     def predict(
