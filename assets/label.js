@@ -55,8 +55,10 @@ watch('value', () => {
   if (texts) texts.style.minHeight = `${tallest}px`;
   if (!element.querySelector('[data-item]')) asked = false;
   else if (!asked) {
-    asked = true; // the first question of a labelling comes into view, once
-    const {top, bottom} = element.getBoundingClientRect();
-    if (top < 0 || bottom > innerHeight) element.scrollIntoView({block: 'center'});
+    asked = true; // the first question of a labelling comes into view, once what is above it is gone
+    setTimeout(() => {
+      const {top, bottom} = element.getBoundingClientRect();
+      if (top < 0 || bottom > innerHeight) element.scrollIntoView({block: 'center'});
+    }, 200);
   }
 });
