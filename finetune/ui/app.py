@@ -230,8 +230,8 @@ class Page(gr.Blocks):
     its components as outputs, and Gradio would make each anew."""
 
     async def postprocess_data(self, block_fn: Any, predictions: Any, state: Any) -> list[Any]:
-        known = {*block_fn.outputs, *gr.skip()}
-        if len(known) < 3 or not isinstance(predictions, dict) or predictions.keys() - known:
+        updates = isinstance(predictions, dict) and len(block_fn.outputs) > 1
+        if not updates or predictions.keys() - {*block_fn.outputs, *gr.skip()}:
             return await super().postprocess_data(block_fn, predictions, state)
         answers = [None if block.stateful else gr.skip() for block in block_fn.outputs]
         for place, block in enumerate(block_fn.outputs):
