@@ -162,17 +162,19 @@ def test_several_labels_or_none(tmp_path):
 
 def test_all_texts_are_labelled_and_a_persons_answers_kept(labelling, tmp_path):
     out, texts = tmp_path / "out.csv", labelling.texts.tolist()
-    write_csv(labelling.folder / "input-1.csv", [("text", "label"), *((one, "") for one in texts)])
-    np.save(labelling.folder / "rows-1.npy", [-1, *range(1, len(texts))])
+    rows = [("text", "label"), *((one, "") for one in texts), ("no label",)]
+    write_csv(labelling.folder / "input-1.csv", rows)
+    np.save(labelling.folder / "rows-1.npy", [-1, *range(1, len(texts)), -1])
     with pytest.raises(DataError, match="There are 0 answers"):
         label_answers.answer_all(labelling.folder, None, [out])
     answer(labelling, 21)
     item, *_ = labelling.answers()[1]
     labelling.answer(item, ["b" if "a" in texts[item[0]] else "a"], "me")  # as only they see it
     found = label_answers.answer_all(labelling.folder, None, [out])
-    assert found == {"run": "", "answers": 21, "labelled": len(texts) - 1, "unread": []}
+    unread = ["t.csv, line 182 has 1 fields where the first line has 2"]
+    assert found == {"run": "", "answers": 21, "labelled": len(texts) - 1, "unread": unread}
     rows = list(csv.DictReader(out.open()))
-    right = ["a" if "a" in text else "b" for text in texts]
+    right = [*("a" if "a" in text else "b" for text in texts), ""]
     differ = [n for n, row in enumerate(rows) if row["label_2"] != right[n]]
     assert (rows[0]["label_2"], differ) == ("", [0, *item])
 

@@ -41,7 +41,6 @@ class Server:
 
 @contextmanager
 def serving(store):
-    """Serve the page over a store."""
     blocks = app.build(store)
     _, url, _ = app.launch(blocks, store, prevent_thread_lock=True, quiet=True)
     yield Server(blocks, store, url)

@@ -101,9 +101,9 @@ def test_groups_say_on_what_they_were_measured():
     report = {
         "answers": 40, "groups": 2, "grouped": 5, "measured": 30, "precision": [0.9, 0.8, 0.98],
         "recall": [1.0, 0.21, 1.0], "doubtful": [[0.51, ["one", "two"]]],
-        "largest": [[7, ["<b>", "c"]]],
+        "largest": [[7, ["<b>", "c"]]], "contradicted": [["three", "four"]], "unread": ["line 3"],
     }  # fmt: skip
     drawn = macro("label.html", "result")("id", report, 2)
-    figures = ["90% <small>(80%–98%)", "<b>21%–100%</b>", "30 random pairs", "51%"]
-    for part in (*figures, "5 rows are in one", "&lt;b&gt;", "result-1", "result-2"):
+    figures = ["90% <small>(80%–98%)", "<b>21%–100%</b>", "30 random pairs", "51%", "four"]
+    for part in (*figures, "5 rows are in one", "&lt;b&gt;", "result-1", "result-2", "line 3"):
         assert part in drawn
