@@ -30,7 +30,7 @@ from finetune import owners  # noqa: E402
 from finetune.environment import confinement  # noqa: E402
 from finetune.jobs.scheduler import Scheduler  # noqa: E402
 from finetune.runs.store import RunStore, default_root  # noqa: E402
-from finetune.search.driver import advance_all  # noqa: E402
+from finetune.studies.driver import advance_all  # noqa: E402
 from finetune.ui import app  # noqa: E402
 
 

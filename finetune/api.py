@@ -30,8 +30,8 @@ from finetune.messages import message as _
 from finetune.runs.grids import plan_runs
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, as_run, default_root
-from finetune.search import driver, results
-from finetune.search.space import Budget, default_space, read_space
+from finetune.studies import driver, results
+from finetune.studies.space import Budget, default_space, read_space
 from finetune.tasks.base import SureRule
 
 if TYPE_CHECKING:

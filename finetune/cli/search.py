@@ -20,9 +20,9 @@ from finetune.jobs import scheduler
 from finetune.messages import message as _
 from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore
-from finetune.search import results
-from finetune.search.driver import advance, begin_search, check_price, trial_price
-from finetune.search.space import (
+from finetune.studies import results
+from finetune.studies.driver import advance, begin_search, check_price, trial_price
+from finetune.studies.space import (
     Budget,
     Space,
     default_space,
@@ -30,7 +30,7 @@ from finetune.search.space import (
     read_space,
     searchable,
 )  # fmt: skip
-from finetune.search.study import Study, find_study
+from finetune.studies.study import Study, find_study
 
 _PAUSE = 0.5  # seconds between two checks
 

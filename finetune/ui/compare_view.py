@@ -27,9 +27,9 @@ from finetune.runs.events import Phase
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState, RunSummary
-from finetune.search import driver, results
-from finetune.search.results import TrialRow
-from finetune.search.study import PARTS, Study, find_study
+from finetune.studies import driver, results
+from finetune.studies.results import TrialRow
+from finetune.studies.study import PARTS, Study, find_study
 from finetune.ui import charts, elements, evaluation_view, feedback, run_view, upload_limits
 from finetune.ui.charts import Series
 from finetune.ui.elements import button

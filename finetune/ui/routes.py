@@ -30,8 +30,8 @@ from finetune.jobs.label import LabelJob
 from finetune.jobs.publish import ExportJob
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.search import results
-from finetune.search.study import find_study
+from finetune.studies import results
+from finetune.studies.study import find_study
 from finetune.ui import auth, live_updates, run_view, upload_limits
 from finetune.ui.origins import AllowedHosts, OwnOrigin
 

@@ -23,7 +23,7 @@ from finetune.messages import message
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.search.study import Study, studies
+from finetune.studies.study import Study, studies
 from finetune.ui import feedback
 from finetune.ui.html import duration, fixed, in_words, macro, phase_text, render, when
 from finetune.ui.i18n import gettext, number

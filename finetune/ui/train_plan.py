@@ -31,9 +31,9 @@ from finetune.jobs.run_table import value_text
 from finetune.runs import grids
 from finetune.runs.grids import PlannedRun
 from finetune.runs.store import RunStore
-from finetune.search import driver
-from finetune.search import space as search_space
-from finetune.search.space import DEFAULT, Budget, Space, describe, read_space, searchable
+from finetune.studies import driver
+from finetune.studies import space as search_space
+from finetune.studies.space import DEFAULT, Budget, Space, describe, read_space, searchable
 from finetune.tasks.registry import find_task
 from finetune.training import recipe
 from finetune.ui import elements, feedback, form

@@ -16,8 +16,8 @@ from finetune.metrics import catalog
 from finetune.metrics.catalog import F1
 from finetune.runs import events, pair_index
 from finetune.runs.queue import Queue
-from finetune.search import driver, results
-from finetune.search.space import Budget
+from finetune.studies import driver, results
+from finetune.studies.space import Budget
 from finetune.tasks.registry import deciding_metric
 from finetune.ui import compare_view
 from tests.support import stand_in

@@ -22,8 +22,8 @@ from finetune.jobs import probe, service, workers
 from finetune.jobs.evaluate import EvaluationJob
 from finetune.jobs.publish import ExportJob, PushJob
 from finetune.runs.job_folder import JobFolder
-from finetune.search import driver, results
-from finetune.search.space import Budget
+from finetune.studies import driver, results
+from finetune.studies.space import Budget
 from finetune.tasks.base import Target
 from tests.support import toys
 from tests.support.browser import App

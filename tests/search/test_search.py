@@ -25,9 +25,9 @@ from finetune.owners import Visitor
 from finetune.runs import events
 from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore
-from finetune.search import driver, results
-from finetune.search import space as ranges
-from finetune.search.study import Study, create_study, find_study, studies, trial_run
+from finetune.studies import driver, results
+from finetune.studies import space as ranges
+from finetune.studies.study import Study, create_study, find_study, studies, trial_run
 from finetune.ui import compare_view
 from tests.support import stand_in as stand_in_workers
 from tests.support import toys
@@ -491,7 +491,7 @@ def test_a_process_that_dies_while_it_writes_holds_nobody_up(store):
     code = """
         import os, signal, sys
         from pathlib import Path
-        from finetune.search.study import JournalLock
+        from finetune.studies.study import JournalLock
         journal = Path(sys.argv[1])
         JournalLock(journal).acquire()
         with journal.open("ab", buffering=0) as file:

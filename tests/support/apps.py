@@ -20,7 +20,7 @@ STEPS = 25  # of the runs that it begins
 
 
 def schedule(store, runs="0"):
-    from finetune.search.driver import advance_all
+    from finetune.studies.driver import advance_all
 
     workers.WORKER = "tests.support.stand_in"
     scheduler.Scheduler(store, every=0.1, periodic=[advance_all]).start()

@@ -19,8 +19,8 @@ from finetune.jobs import run_table
 from finetune.runs import events, grids
 from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore, named_run
-from finetune.search.space import Budget
-from finetune.search.study import create_study, studies
+from finetune.studies.space import Budget
+from finetune.studies.study import create_study, studies
 from finetune.ui import compare_view, run_view
 from finetune.ui.api import Api
 from finetune.ui.compare_view import ReleaseCheck

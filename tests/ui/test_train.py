@@ -37,8 +37,8 @@ from finetune.runs.events import Phase
 from finetune.runs.queue import Queue
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.search.space import Budget
-from finetune.search.study import studies
+from finetune.studies.space import Budget
+from finetune.studies.study import studies
 from finetune.ui import charts, form, live_updates, routes, run_view, train_plan
 from finetune.ui import html as ui_html
 from finetune.ui.engine_form import Choice

@@ -17,8 +17,8 @@ from finetune.jobs.run_table import BundleRow, RunRow
 from finetune.runs.run import Run, parse_tags
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.search import driver, results
-from finetune.search.study import Study, find_study, studies
+from finetune.studies import driver, results
+from finetune.studies.study import Study, find_study, studies
 from finetune.ui import auth, compare_view, elements, feedback, form, live_updates, run_view
 from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.elements import button, text_box

@@ -29,7 +29,7 @@ from finetune.jobs import cost, evaluate, service
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED
-from finetune.search import driver
+from finetune.studies import driver
 from finetune.ui import auth, elements, feedback, form, live_updates, train_plan, upload_limits
 from finetune.ui.choosers import CheckpointList, HubSearch, ProbeForm
 from finetune.ui.engine_form import Choice, EngineForm

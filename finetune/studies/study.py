@@ -34,7 +34,7 @@ from finetune.runs.grids import new_name
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore, new_id
 from finetune.runs.summary import RunSummary
-from finetune.search.space import Budget, Space, distributions, outside
+from finetune.studies.space import Budget, Space, distributions, outside
 from finetune.tasks.base import SINGLE_LABEL
 from finetune.tasks.registry import deciding_metric, find_task
 

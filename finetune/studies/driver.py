@@ -28,14 +28,14 @@ from finetune.runs.grids import BETWEEN
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.runs.summary import ENDED, RunSummary
-from finetune.search.space import Budget, Space, around, check_space, number_problem
-from finetune.search.study import PARTS, Noted, Study, create_study, studies, trial_run
+from finetune.studies.space import Budget, Space, around, check_space, number_problem
+from finetune.studies.study import PARTS, Noted, Study, create_study, studies, trial_run
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-_log = logging.getLogger("finetune.search")
+_log = logging.getLogger("finetune.studies")
 _logged: set[str] = set()  # ids of the studies whose error is in the log
 _FAILURES = 5  # consecutive failed trials after which the study ends
 _FOLLOWED = 5  # reattachments to a trial's job before the trial counts as failed

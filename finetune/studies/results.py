@@ -27,8 +27,8 @@ from finetune.runs import grids
 from finetune.runs.grids import SEED, PlannedRun, SeedSpread
 from finetune.runs.run import Run
 from finetune.runs.store import RunStore
-from finetune.search import driver
-from finetune.search.study import PARTS, Noted, Study, trial_run
+from finetune.studies import driver
+from finetune.studies.study import PARTS, Noted, Study, trial_run
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
