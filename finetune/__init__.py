@@ -3,28 +3,12 @@
 Names are imported when they are first used, so that `import finetune` is quick and loads no torch.
 """
 
+# ruff: noqa: F403, F405
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finetune.api import (
-        answer_when_sure,
-        cross_validate,
-        evaluate,
-        gate,
-        groups,
-        label,
-        list_models,
-        load_pairs,
-        predict,
-        probe,
-        push_to_hub,
-        rank,
-        remove_model,
-        search,
-        still_holds,
-        train,
-    )  # fmt: skip
+    from finetune.api import *
     from finetune.config import RunConfig
     from finetune.inference.predictor import Predictor
     from finetune.runs.run import Run
@@ -32,9 +16,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "cross_validate", "evaluate",
-    "gate", "groups", "label", "list_models", "load_pairs", "predict", "probe", "push_to_hub",
-    "rank", "remove_model", "search", "still_holds", "train",
+    "Predictor", "Run", "RunConfig", "RunStore", "answer_when_sure", "check", "cross_validate",
+    "evaluate", "export", "gate", "groups", "label", "list_models", "list_runs", "load_pairs",
+    "predict", "probe", "push_to_hub", "rank", "remove_model", "search", "still_holds", "train",
 ]  # fmt: skip
 _MODULES = {
     "Predictor": "inference.predictor",

@@ -133,6 +133,15 @@ def write_atomically(path: Path, text: str) -> None:
         sync(new)
 
 
+def write_result(path: Path, text: str) -> None:
+    """Write a result as a whole or not at all; through a link, and to a pipe or a device such as
+    `/dev/stdout`, as it is."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(text, encoding="utf-8")
+    else:
+        write_atomically(path, text)
+
+
 def append_line(path: Path, line: bytes) -> None:
     """Append a line with a single write, so that lines of two processes never mix. A partial line
     that a killed process left is ended first, so that it does not spoil the new one. OSError if

@@ -1,17 +1,15 @@
-"""`python -m finetune label` and `groups`: questions to a person, and what a model makes of the
-answers."""
+"""`python -m finetune label`: questions to a person."""
 
-import json
 import sys
 from pathlib import Path
 
-from finetune import api, arguments
+from finetune import api, arguments, disk
 from finetune.cli import options
 from finetune.config import RunConfig
 from finetune.errors import DataError
 from finetune.jobs.label import named_labelling
 from finetune.labels.labelling import Labelling, Question
-from finetune.runs.store import RunStore, named_run
+from finetune.runs.store import RunStore
 
 _KEYS = "a number answers{none}, Enter skips, z takes back{adds}, q ends"
 
@@ -20,7 +18,7 @@ def label(words: list[str] | None = None) -> int:
     """Label texts of a file, or pairs of its texts that may mean the same, by answering questions.
     Every third question is random, and measures how good a model would be. Answers are kept at
     once, and --resume goes on with them."""
-    parser = options.parser_of(label)
+    parser = options.parser_of("label", label.__doc__)
     parser.add_argument("--file", type=Path, help="a file with a row for each text")
     parser.add_argument("--other", type=Path, help="a second file, to match with the first")
     about = "the labels, with commas between; without it pairs are asked about"
@@ -33,7 +31,7 @@ def label(words: list[str] | None = None) -> int:
     about = "write the answers to this file, .csv or .jsonl, and ask nothing"
     parser.add_argument("--export", type=Path, help=about)
     args = parser.parse_args(words)
-    store = RunStore(args.runs)
+    store = RunStore(args.root)
     if (args.file is None) == (args.resume is None):
         parser.error("give --file for a new labelling, or --resume")
     if args.several and not args.labels:
@@ -52,7 +50,7 @@ def label(words: list[str] | None = None) -> int:
         column = labelling.request["columns"][0]
         print(f"{args.file.name}: the texts are those of the column {column!r}", file=sys.stderr)
     if args.export:
-        options.write_output(args.export, labelling.export(args.export.suffix))
+        disk.write_result(args.export, labelling.export(args.export.suffix))
         return 0
     _ask(labelling, args.who)
     name = labelling.folder.name
@@ -103,36 +101,3 @@ def _take(labelling: Labelling, question: Question, labels: list[str] | None, wh
             f"   a model would be right in {now.value:.0%} ({now.low:.0%} to {now.high:.0%}), with "
             f"twice as many answers {twice.value:.0%} ({twice.low:.0%} to {twice.high:.0%})"
         )
-
-
-def groups(words: list[str] | None = None) -> int:
-    """Group the texts of a file that mean the same, by what was answered of some pairs; or label
-    all texts, if texts were labelled. A person's answers are kept as they are."""
-    parser = options.parser_of(groups)
-    about = "trained on the answers; without it a small model learns from them at once"
-    parser.add_argument("--run", type=Path, help=about)
-    about = "the labelling: the name of its file, or its id; by default the newest of pairs"
-    parser.add_argument("--labelling", default="", help=about)
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
-    args = parser.parse_args(words)
-    options.check_outputs(parser, {"out": args.out}, [])
-    run = args.run and named_run(args.run, args.runs)
-    found = api.groups(args.labelling, run, args.out, RunStore(args.runs))
-    if args.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
-        return 0
-    for reason in found["unread"]:
-        print(f"not read, its cells are empty: {reason}", file=sys.stderr)
-    if "groups" not in found:
-        print(f"{args.out}: {found['labelled']:,} rows with a label")
-        return 0
-    print(f"{args.out}: {found['groups']:,} groups, with {found['grouped']:,} rows")
-    if found["contradicted"]:
-        print(f"  pairs called different that other answers join: {len(found['contradicted'])}")
-    for name in ("precision", "recall"):
-        if found[name]:
-            value, low, high = found[name]
-            of = f"{found['measured']} random pairs"
-            print(f"  {name} {value:.3f} ({low:.3f} to {high:.3f}), by {of}")
-    return 0

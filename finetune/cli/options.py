@@ -3,10 +3,10 @@
 import argparse
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from finetune import arguments, disk
+from finetune import arguments
 from finetune.config import READING_FIELDS, RunConfig
 from finetune.data.table import ReadOptions
 from finetune.engines import spending
@@ -14,7 +14,6 @@ from finetune.engines.base import EngineSpec
 from finetune.engines.registry import ENGINES, billed_options, find_engine, make_spec, open_engine
 from finetune.errors import JobError
 from finetune.inference.file_request import COLUMNS, PredictionRequest
-from finetune.runs.run import Run
 from finetune.runs.store import default_root
 from finetune.uploads import ENDINGS, SPLITS, Uploads
 
@@ -22,16 +21,18 @@ _PRICE = "price"  # is asked for, and no flag
 
 
 def parser_of(
-    command: Callable[..., int], of_a_run: bool = False, of_runs: bool = True
+    command: str, about: str | None, of_a_run: bool = False, of_runs: bool = True
 ) -> argparse.ArgumentParser:
-    """Make the parser of a command, which is named as its function and described by its docstring,
-    with `--runs`; and with `--run` if it is one of a run."""
-    name = f"python -m finetune {command.__name__}"
-    parser = argparse.ArgumentParser(name, description=inspect.getdoc(command))
+    """Make the parser of a command with `--runs`; and with `--run` if it is one of a run."""
+    about = inspect.cleandoc(about or "")
+    parser = argparse.ArgumentParser(f"python -m finetune {command}", description=about)
     if of_a_run:
         parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
     if of_runs:
-        parser.add_argument("--runs", type=Path, default=default_root(), help="where runs are kept")
+        parser.add_argument(
+            "--runs", type=Path, default=default_root(), dest="root", metavar="RUNS",
+            help="where runs are kept",
+        )  # fmt: skip
     return parser
 
 
@@ -51,22 +52,30 @@ def upload_of(namespace: argparse.Namespace, root: Path) -> dict[str, str]:
     return {"dataset": Uploads(root / "uploads").add(files)} if files else {}
 
 
-def add_columns(parser: argparse.ArgumentParser, of: str = "") -> None:
-    """Add the flags that name the columns of a file and how it is read. `of` begins their help."""
+def add_request(parser: argparse.ArgumentParser, answers: bool) -> None:
+    """Add the flags that name the columns of a file and how it is read; with `answers`, also those
+    that say how its rows are answered."""
     for name in COLUMNS:
-        text = f"{of}by the name that the run was trained on, or guessed, if absent"
+        text = "by the name that the run was trained on, or guessed, if absent"
         parser.add_argument(f"--{name}_column", default="", help=text)
+    if answers:
+        text = "average the probabilities of both orders"
+        parser.add_argument("--both_orders", action="store_true", help=text)
+        text = "use the temperature saved with the model, if there is one"
+        parser.add_argument("--calibrated", action="store_true", help=text)
+        parser.add_argument(
+            "--threshold", action=argparse.BooleanOptionalAction, default=True,
+            help="use the threshold saved with the model (default)",
+        )  # fmt: skip
     arguments.add_arguments(parser, READING_FIELDS, absent=False)
 
 
-def file_request(
-    args: argparse.Namespace, run: Run, file: Path, *options: bool
-) -> PredictionRequest:
-    """Return the request for a file with the columns of `add_columns`. `options` are those of the
-    request that follow them."""
+def file_request(args: argparse.Namespace, answers: bool) -> PredictionRequest:
+    """Return the request that the flags of `add_request` make, of no run and no file yet."""
     reading = ReadOptions.of(RunConfig(**{name: getattr(args, name) for name in READING_FIELDS}))
     columns = [getattr(args, f"{name}_column") for name in COLUMNS]
-    return PredictionRequest(run.id, file.name, *columns, *options, **vars(reading))
+    options = (args.both_orders, args.threshold, args.calibrated) if answers else ()
+    return PredictionRequest("", "", *columns, *options, **vars(reading))
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
@@ -142,12 +151,3 @@ def check_outputs(
         if path.resolve() in taken:
             parser.error(f"--{option} is {path}, which another option names: name another file")
         taken.add(path.resolve())
-
-
-def write_output(path: Path, text: str) -> None:
-    """Write a result as a whole or not at all; through a link, and to a pipe or a device such as
-    `/dev/stdout`, as it is."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        path.write_text(text, encoding="utf-8")
-    else:
-        disk.write_atomically(path, text)

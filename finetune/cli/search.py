@@ -1,8 +1,6 @@
-"""`python -m finetune search` and `probe`: find hyperparameters by many runs, a checkpoint before
-any."""
+"""`python -m finetune search`: find hyperparameters by many runs."""
 
 import argparse
-import contextlib
 import shlex
 import sys
 import time
@@ -15,7 +13,6 @@ from finetune.config import RunConfig
 from finetune.engines.base import EngineSpec
 from finetune.engines.registry import find_engine, open_engine
 from finetune.errors import ConfigError
-from finetune.jobs import probe as probes
 from finetune.jobs import scheduler
 from finetune.messages import message as _
 from finetune.metrics.catalog import metric_name
@@ -36,10 +33,10 @@ _PAUSE = 0.5  # seconds between two checks
 
 
 def search(words: list[str] | None = None) -> int:
-    """Search hyperparameters; the first trial is the configuration as it is."""
+    """Find hyperparameters by many runs. The first trial is the configuration as it is."""
     parser = _parser()  # exit status: 0 it ended, 1 no trial has a score
     args = parser.parse_args(words)
-    store = RunStore(args.runs)
+    store = RunStore(args.root)
     if args.study:
         study = find_study(store, args.study)
         if find_engine(study.settings.spec.engine).needs_token:
@@ -50,14 +47,14 @@ def search(words: list[str] | None = None) -> int:
         budget = Budget(args.trials, args.search_minutes)
         check_price(budget, spec)
         options.agree(args, spec, budget.trials * trial_price(spec))
-        upload = options.upload_of(args, args.runs)
+        upload = options.upload_of(args, args.root)
         values = config.preset(args.preset) if args.preset else {}
         study = begin_search(
             store, RunConfig(**values | arguments_given(args) | upload), space, budget,
             spec=spec, parallel=args.parallel, pruning=args.pruning,
             keep_pruned=args.keep_pruned,
         )  # fmt: skip
-    again = ["--runs", str(args.runs), f"--study={study.title}"]
+    again = ["--runs", str(args.root), f"--study={study.title}"]
     print(f"{study.title}: go on with it by python -m finetune search {shlex.join(again)}")
     if study.outside:
         apart = describe_outside(dict(study.settings.space), study.outside)
@@ -82,52 +79,8 @@ def search(words: list[str] | None = None) -> int:
     return 0
 
 
-def probe(words: list[str] | None = None) -> int:
-    """Rank checkpoints on your data by a linear model on their vectors, before training."""
-    parser = options.parser_of(probe)
-    parser.add_argument(
-        "--checkpoints", nargs="+", default=[], metavar="CHECKPOINT",
-        help="offered names, Hub ids or folders; by default the offered ones on this disk",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options.add_files(parser)
-    add_arguments(parser)
-    args = parser.parse_args(words)
-    config = RunConfig(**arguments_given(args) | options.upload_of(args, args.runs))
-    names = args.checkpoints or probes.candidates(config)
-    chosen = probes.check_request(RunStore(args.runs), config, names)
-    begun: list[str] = []
-
-    def tell(name: str, _done: int, _total: int) -> None:
-        if name not in begun:
-            begun.append(name)
-            print(f"{name} ...", flush=True)
-
-    with contextlib.redirect_stdout(sys.stderr):  # a library's output is no part of the report
-        report = probes.probe_checkpoints(config, chosen, args.runs, tell)
-    if args.json:
-        print(report.to_json(), end="")
-        return 0
-    title = metric_name(report.metric, report.classes)
-    print(f"{title} of a linear model on {report.pairs:,} training rows, cross-validated:")
-    for one in report.candidates:
-        if one.score is None:
-            print(f"  {one.checkpoint}: {one.problem}")
-            continue
-        parts = [f"{one.score.value:.3f} ({one.score.low:.3f} to {one.score.high:.3f})"]
-        if one.similarity is not None:
-            parts.append(f"cosine {one.similarity.value:.3f}")
-        parts.append(f"{one.milliseconds:.1f} ms a row")
-        parts.append(f"{one.parameters / 1e6:.0f}M parameters")
-        print(f"  {one.checkpoint}: {', '.join(parts)}")
-    if report.words is not None:
-        print(f"  counting words (TF-IDF): {report.words.value:.3f}")
-    print(f"  {report.verdict}")
-    return 0
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = options.parser_of(search)
+    parser = options.parser_of("search", search.__doc__)
     parser.add_argument("--study", help="a search to go on with: its name or id")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     group = parser.add_argument_group("Search")

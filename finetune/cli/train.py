@@ -32,7 +32,7 @@ from finetune.training.accelerator import (
 
 def train(words: list[str] | None = None) -> int:
     """Fine-tune a checkpoint on your texts. The run appears in the page."""
-    parser = options.parser_of(train)  # exit status: 0 it ended, 1 it failed
+    parser = options.parser_of("train", train.__doc__)  # exit status: 0 it ended, 1 it failed
     parser.add_argument("--run", type=Path, help="a run to resume: its name, id or folder")
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
@@ -85,11 +85,11 @@ def _open_run(
             if run.config().trains_on_all:
                 cross_validation.gather(run, store.runs())
         return run if main_process else RankView(run.folder.parent, run.config())
-    store = RunStore(args.runs)
+    store = RunStore(args.root)
     check_accelerate_config(run_config)
     check.check_source_access(store, run_config)
     if not main_process:
-        return RankView(args.runs, run_config)
+        return RankView(args.root, run_config)
     if spec is not None and registry.find_engine(spec.engine).is_remote:
         run_config = cost.with_checkpoints(store, run_config)
         registry.find_engine(spec.engine).check_config(run_config)
@@ -99,7 +99,7 @@ def _open_run(
 
 def _named(args: argparse.Namespace) -> Run:
     try:
-        return named_run(args.run, args.runs)
+        return named_run(args.run, args.root)
     except NoSuchRun as error:
         raise StoreError(
             "There is no run {name!r} to go on with: --run resumes one.",
@@ -118,7 +118,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
         if retired := retired_in(text):
             print(f"note: {retired}", file=sys.stderr)
     values |= config.preset(args.preset) if args.preset else {}
-    values |= arguments_given(args) | options.upload_of(args, args.runs)
+    values |= arguments_given(args) | options.upload_of(args, args.root)
     return catalog.with_absolute_paths(RunConfig(**values))
 
 
@@ -132,7 +132,7 @@ def _cross_validate(args: argparse.Namespace, chosen: RunConfig, spec: EngineSpe
     spec = spec or EngineSpec()
     most = registry.billed_options(spec)
     options.agree(args, spec, most.most * (1 + chosen.folds) if most else 0.0)
-    store = RunStore(args.runs)
+    store = RunStore(args.root)
     run = api.cross_validate(chosen, store=store, engine=spec.engine, **spec.options)
     print(f"run {run.title()} ({run.id})", file=sys.stderr)
     for name, score in api.evaluate(run).analysis.scores.items():

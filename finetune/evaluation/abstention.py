@@ -9,7 +9,7 @@ of them at once: the probability that it fails is divided by their number (Bonfe
 
 import math
 import reprlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -253,8 +253,11 @@ def _tested(confidence: Probabilities, right: Truths) -> tuple[Floats, NDArray[A
     rows = len(right)
     counts = np.unique(np.arange(_FIRST, _STEPS) * rows // _STEPS)
     ranked = -np.sort(-np.asarray(confidence, np.float64))
-    above = np.unique(np.append(ranked[counts[counts < rows]], 0.0))[::-1]
-    answered = np.searchsorted(-ranked, -above)  # equal confidences are not above
+    above = np.unique(ranked[counts[counts < rows]])[::-1]
+    # Half-way to the next confidence: a row asked again, with another rounding, is decided alike.
+    place = np.searchsorted(-ranked, -above)  # of the first that is not above
+    above = np.append((above + ranked[np.maximum(place - 1, 0)]) / 2, 0.0)
+    answered = np.searchsorted(-ranked, -above)
     wrong = np.sort(-np.asarray(confidence, np.float64)[~right])
     return above, answered, np.searchsorted(wrong, -above)
 
@@ -268,3 +271,10 @@ def _kept(answered: Floats, errors: Floats, error: float, delta: float) -> int |
     failed = betainc(hits, errors[tested] + 1, 1 - error) > delta  # P(so few errors) at the bound
     passed = int(failed.argmax()) if failed.any() else len(tested)
     return int(tested[passed - 1]) if passed else None
+
+
+def as_values(rule: SureRule | None) -> dict[str, Any]:
+    """Return a kept rule as JSON has it; nothing if it was forgotten."""
+    if rule is None:
+        return {}
+    return asdict(rule) | {"classes": dict(rule.classes), "coverage": rule.coverage}

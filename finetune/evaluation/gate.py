@@ -4,10 +4,11 @@ Arrays in, a `Judgement` out, which is shown as plain text, or as Markdown for a
 comment. `finetune.evaluation.release` gathers the answers.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -255,6 +256,12 @@ def as_text(judged: Judgement) -> str:
             for row in rows[:10]
         ]
     return "\n".join(without_direction(" ".join(line.split())) for line in lines)
+
+
+def as_json(judged: Judgement) -> str:
+    """Return the judgement, with the command's exit status."""
+    values = asdict(judged) | {"status": judged.status}
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 def as_markdown(judged: Judgement) -> str:

@@ -125,6 +125,25 @@ class ProbeReport:
         return TypeAdapter(ProbeReport).dump_json(self).decode() + "\n"
 
 
+def as_text(report: ProbeReport) -> str:
+    """Return a report in plain lines."""
+    title = catalog.metric_name(report.metric, report.classes)
+    lines = [f"{title} of a linear model on {report.pairs:,} training rows, cross-validated:"]
+    for one in report.candidates:
+        if one.score is None:
+            lines.append(f"  {one.checkpoint}: {one.problem}")
+            continue
+        parts = [f"{one.score.value:.3f} ({one.score.low:.3f} to {one.score.high:.3f})"]
+        if one.similarity is not None:
+            parts.append(f"cosine {one.similarity.value:.3f}")
+        parts.append(f"{one.milliseconds:.1f} ms a row")
+        parts.append(f"{one.parameters / 1e6:.0f}M parameters")
+        lines.append(f"  {one.checkpoint}: {', '.join(parts)}")
+    if report.words is not None:
+        lines.append(f"  counting words (TF-IDF): {report.words.value:.3f}")
+    return "\n".join([*lines, f"  {report.verdict}"])
+
+
 def probe(
     pairs: Pairs,
     config: RunConfig,

@@ -231,3 +231,18 @@ def measure_speed(run: Run) -> Speed:
 
 def _machine() -> str:
     return devices.accelerator_name() or devices.processor_name()
+
+
+def as_text(ranked: Ranking) -> str:
+    """Return a ranking as a table, and its conclusion."""
+    title, width = catalog.metric_title(ranked.metric.name, ranked.classes), 16
+    lines = [f"  {title:>{width}} (95% interval)       ms a row      MB  run"]
+    for run in ranked.runs:
+        shown = f"{run.score.value:.4f} ({run.score.low:.4f} to {run.score.high:.4f})"
+        speed = "-" if run.milliseconds is None else f"{run.milliseconds:.2f}"
+        mark = "*" if run.may_be_best else " "
+        lines.append(f"{mark} {shown:>{width + 16}} {speed:>13} {run.megabytes:7.1f}  {run.name}")
+    lines.append(str(ranked.sentence))
+    if ranked.others:
+        lines.append(f"Runs that have not finished, or have other validation rows: {ranked.others}")
+    return "\n".join(lines)

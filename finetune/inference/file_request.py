@@ -11,6 +11,7 @@ from finetune.data.table import ReadOptions
 from finetune.environment import child_process
 from finetune.environment.confinement import Confinement
 from finetune.errors import DataError
+from finetune.runs.run import Run
 from finetune.runs.summary import ColumnNames
 from finetune.tasks.base import PredictOptions
 
@@ -51,6 +52,12 @@ class FileColumns(NamedTuple):
     matches: tuple[str, str, str]  # the sentences and the label; "" if in doubt
     sheets: list[str]  # of a workbook
     doubt: str = ""  # why its encoding must be chosen before it is read, or ""
+
+
+def of_file(run: Run, path: Path, request: PredictionRequest | None) -> PredictionRequest:
+    """Return the request to predict a file with a run; `request` gives columns and reading."""
+    request = request or PredictionRequest(run.id, path.name, "")
+    return replace(request, run=run.id, file=path.name)
 
 
 def file_columns(

@@ -9,6 +9,7 @@ import heapq
 import itertools
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from finetune.data import csv_cells
 from finetune.data.table import Table, to_plain_value
 from finetune.errors import DataError
+from finetune.metrics.catalog import metric_name
 from finetune.text_hashes import replace_surrogates
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # formats that can be written
@@ -223,3 +225,51 @@ def shortened(row: ShownRow) -> ShownRow:
         for name, cell in plain.items()
     }
     return ShownRow(row=row["row"], margin=row["margin"], unsure=row["unsure"], cells=cells)
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """Return what came of a predicted file in plain lines."""
+    counts = report["answers"] | {"none": report.get("without_label", 0)}
+    answers = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+    lines = [f"{report['rows']:,} rows" + (f" ({answers})" if answers else "")]
+    if report["errors"]:
+        first = "; ".join(map(str, report["examples"][:3]))
+        lines.append(
+            f"{report['errors']:,} have no answer: {report['columns'][-1]} says why ({first})"
+        )
+    if report.get("unsure"):
+        lines.append(f"the model is unsure of {report['unsure']:,}")
+    for part in (report, report.get("not_trained_on", {})):
+        if "scores" in part:
+            scores = ", ".join(
+                f"{metric_name(name, len(report['labels']))} {value:.3f} ({low:.3f} to {high:.3f})"
+                for name, (value, low, high) in part["scores"].items()
+            )
+            which = "" if part is report else " that were not trained on"
+            lines.append(f"on {part['labelled']:,} labelled rows{which}: {scores}")
+    if unknown := report.get("unknown_labels"):
+        lines.append(f"{unknown:,} rows with a label that the model does not know are in no score")
+    if lost := report.get("left_out"):
+        lines.append(f"nested columns that the result lacks: {', '.join(lost)}")
+    if trained := report.get("trained_on"):
+        lines.append(f"{trained:,} rows were trained on: their scores say nothing about new rows")
+    for other in report.get("others", []):
+        agreed = ", ".join(f"{name} {value[0]:.3f}" for name, value in other["agreement"].items())
+        lines.append(f"compared with {other['column']}: {agreed}")
+    return "\n  ".join(lines)
+
+
+def notes(report: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Return what else the command of such arguments says: no review without a bound, and new
+    names of the columns that were added."""
+    found, run, review = [], given["run"], given["review"]
+    if review and "sure" not in report:
+        bound = shlex.join(["--runs", str(run.folder.parent), f"--run={run.id}"])
+        found.append(
+            f"{review} is not written: the model has no bound on such answers; keep one with "
+            f"python -m finetune sure {bound}"
+        )
+    if report["columns"][-1] != ERROR:
+        names = ", ".join(report["columns"])
+        found.append(f"{given['file']} keeps its own columns; those added are {names}")
+    return found

@@ -21,6 +21,7 @@ from finetune.evaluation import baselines
 from finetune.jobs import background, workers
 from finetune.jobs.background import BackgroundJob, Report
 from finetune.messages import message as _
+from finetune.metrics.catalog import metric_name
 from finetune.runs.events import Phase
 from finetune.runs.store import RunStore
 from finetune.runs.summary import JobState
@@ -161,3 +162,44 @@ def check_config(
     if tfidf := baselines.mean_scores([*map(baselines.measure_tfidf, pairs)], rows):
         scores[baselines.TFIDF] = tfidf
     return replace(report, baselines=scores)
+
+
+def status(report: CheckReport) -> int:
+    """Return the exit status of a check: 0 fine, 1 blocked."""
+    return int(bool(report.blocked))
+
+
+def as_text(report: CheckReport) -> str:
+    """Return a report in plain lines."""
+    lines = [f"{report.source} {report.revision[:12]}"]
+    lines += [
+        f"  {check_report.describe_columns(report.columns)}",
+        *(f"  {one}" for one in report.notes),
+    ]
+    for split in report.splits:
+        classes = zip(report.labels, split.classes, strict=True)
+        counts = ", ".join(f"{name} {count:,}" for name, count in classes)
+        cut = f", cut from {split.origin}" if split.name != split.origin else ""
+        if cut and report.folds:
+            cut = f", each once in {report.folds} folds"
+        counted = f" ({counts})" if counts else ""
+        lines.append(f"  {split.name}: {split.rows:,} rows{cut}{counted}")
+        lines += [f"    {rows:,} left out: {reason}" for reason, rows in split.left_out.items()]
+    task = find_task(report.task)
+    titles = {metric.name: metric_name(metric.name, len(report.labels)) for metric in task.metrics}
+    for name, scores in report.baselines.items():
+        values = ", ".join(f"{title} {scores[metric]:.3f}" for metric, title in titles.items())
+        lines.append(f"  to beat, {name}: {values}")
+    measured = {task.constant: report.majority, **report.baselines}
+    if remark := baselines.why_no_training(
+        measured, task, len(report.labels), report.validation_rows
+    ):
+        lines.append(f"  {remark}")
+    for finding in report.findings:
+        severity = "done" if finding.done else finding.severity
+        lines.append(f"  {severity}: {finding.sentence} {finding.action}")
+        for row in finding.examples:
+            cells = filter(None, (row.sentence1, row.sentence2, row.label, row.note))
+            lines.append(f"    {row.split} line {row.line}: {' | '.join(cells)}")
+        lines += [f"    {remedy.text}: {remedy.option}" for remedy in finding.remedies]
+    return "\n".join(lines)

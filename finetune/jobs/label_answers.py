@@ -234,3 +234,24 @@ def delete_labelling(job: LabelJob) -> None:
     for own in (AnswersJob(job.folder / "answers"), job):
         workers.kill_worker(own)
     disk.remove_folder(job.folder)
+
+
+def as_text(told: dict[str, Any]) -> str:
+    """Return what `answer_all` returned in plain lines."""
+    if "groups" not in told:
+        return f"{told['labelled']:,} rows with a label"
+    lines = [f"{told['groups']:,} groups, with {told['grouped']:,} rows"]
+    if told["contradicted"]:
+        count = len(told["contradicted"])
+        lines.append(f"pairs called different that other answers join: {count}")
+    for name in ("precision", "recall"):
+        if told[name]:
+            value, low, high = told[name]
+            by = f"{told['measured']} random pairs"
+            lines.append(f"{name} {value:.3f} ({low:.3f} to {high:.3f}), by {by}")
+    return "\n  ".join(lines)
+
+
+def notes(told: dict[str, Any], _given: object) -> list[str]:
+    """Return which rows could not be read."""
+    return [f"not read, its cells are empty: {reason}" for reason in told["unread"]]

@@ -18,19 +18,21 @@ import gradio as gr
 from gradio.events import api as endpoint
 
 from finetune import disk
+from finetune.api.verb import VERBS, Verb
 from finetune.config import RunConfig
 from finetune.errors import FinetuneError, PublishError
-from finetune.evaluation import ranking, release
-from finetune.evaluation.gate import Limits
+from finetune.evaluation import ranking
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.jobs import label, label_answers, predict, run_table, service
 from finetune.jobs.predict import PredictionJob
+from finetune.runs.run import Run
 from finetune.runs.store import RunStore
 from finetune.tasks.base import PredictOptions
 from finetune.ui import auth, feedback, upload_limits
 from finetune.ui.choosers import Models
 from finetune.ui.panel import ask_for_request
 
+_SENT = {str, int, float, bool}  # what a program can send
 _DEFAULTS: dict[str, Any] = {}  # a run's, as in RunConfig
 
 
@@ -43,10 +45,11 @@ class Api:
 
     def wire(self) -> None:
         """Add the endpoints to the current `gr.Blocks`."""
+        verbs: list[Any] = [as_endpoint(verb) for verb in VERBS.values() if verb.endpoint]
         for action in (
-            self.list_runs, self.run_status, self.rank_runs, self.check_release, self.start_run,
-            self.stop_run, self.resume_run, self.batch_status, self.cancel_batch, self.publish,
-            self.label_question, self.label_answer, self.group_texts,
+            self.list_runs, self.run_status, self.rank_runs, *verbs,
+            self.start_run, self.stop_run, self.resume_run, self.batch_status, self.cancel_batch,
+            self.publish, self.label_question, self.label_answer, self.group_texts,
         ):  # fmt: skip
             endpoint(self.answering(action), concurrency_limit=None)
         endpoint(self.answering(self.predict), queue=False)
@@ -333,23 +336,6 @@ class Api:
         facts = {"metric": ranked.metric.name, "examples": ranked.examples, "runs": runs}
         return {"sentence": str(ranked.sentence), **facts}
 
-    def check_release(
-        self, store: RunStore, new: str, old: str, max_lost: int = 0, min_gain: float = -0.01
-    ) -> dict:
-        """Judge by their validation rows whether a run's model may replace that of another run.
-
-        Returns verdict (passed, failed or not judged), reasons, the gain with its 95% interval,
-        lost and gained answers with their texts, p (exact McNemar test) and slices.
-
-        Args:
-            new: a run of yours.
-            old: another one.
-            max_lost: right answers that may become wrong; not used of scores.
-            min_gain: the least gain in the deciding metric; more is better.
-        """
-        runs, limits = (store.get(new), store.get(old)), Limits(max_lost, min_gain)
-        return asdict(release.check_release(*runs, limits))
-
     def start_run(self, store: RunStore, config: dict = _DEFAULTS) -> dict:
         """Start a run, or put it in the queue if another is training.
 
@@ -378,6 +364,32 @@ class Api:
         """
         service.resume_run(store, store.get(run_id), agreed=agreed)
         return self.run_status(store, run_id)
+
+
+def as_endpoint(verb: Verb) -> Callable[..., Any]:
+    """Return what answers a program that asks for a verb: it sends ids of its own runs, and values;
+    no path, and nothing else that is not its own."""
+    taken = [each for each in verb.parameters() if Run in each.kinds or each.kinds <= _SENT]
+
+    def action(store: RunStore, *values: Any) -> Any:
+        given: dict[str, Any] = dict(zip((each.name for each in taken), values, strict=False))
+        given |= {each.name: store.get(given[each.name]) for each in taken if Run in each.kinds}
+        given |= {each.name: store for each in verb.parameters() if RunStore in each.kinds}
+        return verb.values(verb.function(**given))
+
+    first, _ = inspect.signature(action).parameters.values()
+    own = inspect.signature(verb.function).parameters
+    taken_by = [first, *(own[each.name] for each in taken)]
+    signature = inspect.Signature(taken_by, return_annotation=dict)
+    run, returns = "the id of a run of yours", " ".join(verb.told("Returns").split())
+    about = [f"    {each.name}: {run if Run in each.kinds else each.about}." for each in taken]
+    # Gradio tells an agent nothing of the section on what is returned.
+    action.__doc__ = "\n".join([f"{verb.told()}\n\nReturns {returns}\n\nArgs:", *about])
+    action.__name__ = verb.endpoint
+    action.__signature__ = signature  # type: ignore[attr-defined]
+    kinds = {each.name: str if Run in each.kinds else next(iter(each.kinds)) for each in taken}
+    action.__annotations__ = {"store": RunStore, **kinds, "return": dict}
+    return action
 
 
 def _row(row: run_table.RunRow) -> dict:

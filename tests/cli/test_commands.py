@@ -11,8 +11,9 @@ from unittest.mock import Mock
 import pytest
 from safetensors.torch import load_file, save_file
 
+import finetune
 from finetune.__main__ import main
-from finetune.cli import commands
+from finetune.cli import verbs
 from tests.support import made_runs, toys
 
 
@@ -32,6 +33,11 @@ def test_what_cannot_be_used_is_said(words, said, tmp_path, capsys):
     assert said in error
     assert len(error) < 700
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_what_python_offers_are_functions_and_classes():
+    """A package of the same name would hide one."""
+    assert all(callable(getattr(finetune, name)) for name in dir(finetune))
 
 
 GATE = ["gate", "--new=a", "--old=b", "--golden={rows}"]
@@ -110,7 +116,7 @@ def test_runs_are_listed_and_a_file_predicted(store, toy_checkpoint, tmp_path, c
 
 def test_a_bug_is_no_answer_of_a_command(monkeypatch, capsys):
     """The exit status 1 is one of `gate` and `monitor`."""
-    monkeypatch.setattr(commands, "monitor", Mock(side_effect=KeyError("a bug")))
+    monkeypatch.setattr(verbs, "carry_out", Mock(side_effect=KeyError("a bug")))
     assert main(["monitor"]) == 2
     assert "KeyError: 'a bug'" in capsys.readouterr().err
 

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import finetune
-from finetune.cli.commands import check
+from finetune.api.verb import VERBS
+from finetune.cli.verbs import carry_out
 from finetune.config import RunConfig
 from finetune.data import check_report, checks, splits
 from finetune.errors import DataError
@@ -56,7 +57,7 @@ def report(root, name, *options):
         patch.setattr("builtins.print", lambda *texts, **_: lines.append(" ".join(texts)))
         for variable in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
             patch.setenv(variable, "1")
-        check(["--json", *words])
+        carry_out(VERBS["check"], ["--json", *words])
     found = json.loads("\n".join(lines))
     return found
 

@@ -15,7 +15,8 @@ import pytest
 from transformers import AutoTokenizer
 
 import finetune
-from finetune.__main__ import COMMANDS, main
+from finetune.__main__ import OWN, main
+from finetune.api.verb import VERBS
 from finetune.config import RunConfig
 from finetune.jobs import check
 from tests.goldens import golden
@@ -53,7 +54,7 @@ def test_files_are_read_as_before(case, tmp_path, capsys):
     golden.compare(f"check/{case}.txt", told, FOLDER=FILES / case)
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS])
+@pytest.mark.parametrize("name", ["", *OWN, *VERBS])
 def test_a_command_helps_as_before(name, capsys):
     told = command([*name.split(), "--help"], capsys)
     usage, others = told.split("\n\n", 1)  # versions of Python break the lines otherwise

@@ -17,7 +17,6 @@ import pytest
 from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, cohen_kappa_score
 
-from finetune.cli import commands
 from finetune.config import RunConfig
 from finetune.data.columns import match_columns
 from finetune.errors import DataError, JobError, StoreError
@@ -25,7 +24,7 @@ from finetune.inference import decision_rule, file_request, files
 from finetune.inference.file_request import PredictionRequest
 from finetune.inference.other_answers import OtherAnswers
 from finetune.inference.predictor import Predictor
-from finetune.inference.result_files import UNSURE
+from finetune.inference.result_files import UNSURE, as_text
 from finetune.inference.scorer import Scorer
 from finetune.jobs import predict, workers
 from finetune.owners import Visitor
@@ -262,8 +261,7 @@ def test_a_batch_has_every_row_and_is_judged_by_the_labels_known(start, monkeypa
     unsure = [row for row in state.rows if (row["margin"] or 0.0) < UNSURE]
     assert state.report["unsure"] == len(unsure)
     assert (state.report["labelled"], state.report["unknown_labels"]) == (150, 150)
-    commands.tell_predictions(state.report | {"left_out": ["parts"]}, job.result)
-    told = capsys.readouterr().out
+    told = as_text(state.report | {"left_out": ["parts"]})
     assert "150 rows with a label that the model does not know are in no score" in told
     assert "nested columns that the result lacks: parts" in told
     assert len(read(job.result)) == 300

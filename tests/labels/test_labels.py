@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from finetune import api
+from finetune.__main__ import main
 from finetune.cli import label as cli
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, DataError, JobError
@@ -288,11 +289,11 @@ def test_from_a_file_to_groups(file, tmp_path, toy_checkpoint, monkeypatch, caps
     assert (config.folds, config.positive_label) == (5, "same")
     run = api.train(config.changed(folds=2, max_length=32), store, progress=False)
     out = tmp_path / "groups.csv"
-    assert cli.groups(["--runs", str(store.root), "--out", str(out), "--json"]) == 0
+    assert main(["groups", "--runs", str(store.root), "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["measured"], found["answers"]) == (len(job.labelling.settled(RANDOM)), 60)
     assert found["groups"] > 5
-    assert cli.groups(["--run", run.id, "--runs", str(store.root), "--out", str(out)]) == 0
+    assert main(["groups", "--run", run.id, "--runs", str(store.root), "--out", str(out)]) == 0
     rows = list(csv.DictReader(out.open()))
     assert [row["title"] for row in rows] == [text for text, _ in records()]
     number = {row["title"]: row["group"] for row in rows}

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import gradio as gr
 import pytest
 
+from finetune.api.verb import VERBS
 from finetune.config import RunConfig
 from finetune.errors import NoSuchRun
 from finetune.evaluation import corrections
@@ -22,7 +23,7 @@ from finetune.runs.store import RunStore, named_run
 from finetune.studies.space import Budget
 from finetune.studies.study import create_study, studies
 from finetune.ui import compare_view, run_view
-from finetune.ui.api import Api
+from finetune.ui.api import Api, as_endpoint
 from finetune.ui.compare_view import ReleaseCheck
 from finetune.ui.run_view import blank
 from finetune.ui.tabs.runs import RunsTab
@@ -412,7 +413,8 @@ def test_two_runs_are_judged_by_their_validation_pairs(store, scored):
     seeds = str(compare_view.comparison(store, [poor.id, good.id]))
     assert "<b>pairs-9</b> · 2 seeds, on new rows F1 " in seeds
     assert grids.seed_spread([0.4, 0.9], "f1").interval.high == 1  # where the scale ends
-    judged = api.check_release(store, poor.id, good.id)
+    gate = as_endpoint(VERBS["gate"])
+    judged = gate(store, poor.id, good.id)
     assert (judged["verdict"], judged["gained"]) == ("failed", 0)
     with pytest.raises(gr.Error, match="max_lost is -1"):
-        api.answering(api.check_release)(NOBODY, poor.id, good.id, -1)
+        api.answering(gate)(NOBODY, poor.id, good.id, -1)
