@@ -55,6 +55,8 @@ def carry_out(verb: Verb, words: list[str]) -> int:
         result = verb.function(**given)
     for note in verb.notes(result, given):
         print(note, file=sys.stderr)
+    if result is None:
+        return 0
     if verb.text is None or (has_json and args.json):
         print(json.dumps(verb.values(result), indent=2, ensure_ascii=False))
     else:

@@ -273,8 +273,6 @@ def _kept(answered: Floats, errors: Floats, error: float, delta: float) -> int |
     return int(tested[passed - 1]) if passed else None
 
 
-def as_values(rule: SureRule | None) -> dict[str, Any]:
-    """Return a kept rule as JSON has it; nothing if it was forgotten."""
-    if rule is None:
-        return {}
+def as_values(rule: SureRule) -> dict[str, Any]:
+    """Return a kept rule as JSON has it."""
     return asdict(rule) | {"classes": dict(rule.classes), "coverage": rule.coverage}
