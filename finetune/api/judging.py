@@ -138,7 +138,10 @@ def gate(
     return judged
 
 
-@verb("rank", text=ranking.as_text, files={"csv": ranking.ranking_csv}, words=("runs",))
+@verb(
+    "rank", text=ranking.as_text, values=ranking.as_values, words=("runs",),
+    files={"csv": ranking.ranking_csv},
+)  # fmt: skip
 def rank(
     runs: Sequence[AnyRun] = (), measure: bool = True, store: RunStore | None = None
 ) -> ranking.Ranking:

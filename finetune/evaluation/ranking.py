@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -246,3 +247,10 @@ def as_text(ranked: Ranking) -> str:
     if ranked.others:
         lines.append(f"Runs that have not finished, or have other validation rows: {ranked.others}")
     return "\n".join(lines)
+
+
+def as_values(ranked: Ranking) -> dict[str, Any]:
+    """Return a ranking as JSON has it, with its conclusion."""
+    runs = [asdict(run) for run in ranked.runs]
+    facts = {"metric": ranked.metric.name, "examples": ranked.examples, "runs": runs}
+    return {"sentence": str(ranked.sentence), **facts}

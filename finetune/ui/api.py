@@ -331,10 +331,8 @@ class Api:
         name, score with its 95% interval, may_be_best (the best is among these with a probability
         of 95%), megabytes, and milliseconds a row if measured on this machine.
         """
-        ranked = ranking.rank_runs(ranking.beside(store, store.get(run_id)))
-        runs = [asdict(run) for run in ranked.runs]
-        facts = {"metric": ranked.metric.name, "examples": ranked.examples, "runs": runs}
-        return {"sentence": str(ranked.sentence), **facts}
+        own = ranking.beside(store, store.get(run_id))
+        return ranking.as_values(ranking.rank_runs(own))
 
     def start_run(self, store: RunStore, config: dict = _DEFAULTS) -> dict:
         """Start a run, or put it in the queue if another is training.

@@ -3,7 +3,8 @@
 One run, the default one with many epochs, and two sides in turns: `alone`, with the app held still
 (SIGSTOP) and nobody there; and `crowd`, with `--clients` visitors of whom each polls the Train
 tab's live view as often as the page does, and asks the Predict tab about a pair every `--asking`
-seconds, all of them on this machine. What counts is the samples taken in each window over its
+seconds. Their browsers would be on other machines, so here they yield to what is measured (at nice
+19). What counts is the samples taken in each window over its
 seconds, so that a halt counts as long as it lasts; the ratio is the median under the crowd over
 that alone. Also printed: how long an answer takes, what failed, and the app's memory.
 
@@ -13,6 +14,7 @@ that alone. Also printed: how long an answer takes, what failed, and the app's m
 import contextlib
 import itertools
 import json
+import os
 import random
 import sys
 import threading
@@ -120,6 +122,10 @@ def _measure(app, url, model, run, args):
     return crowd.failures
 
 
+def _yield():
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+
+
 @dataclass
 class Crowd:
     """Visitors, `clients` many, of whom each watches a run and asks a model every `asking`
@@ -140,7 +146,7 @@ class Crowd:
         """The visitors come, and leave at the end."""
         self.leave.clear()
         assert self._question  # the page's endpoints are read once, not by each visitor each time
-        with ThreadPoolExecutor(2 * self.clients) as pool:
+        with ThreadPoolExecutor(2 * self.clients, initializer=_yield) as pool:
             for does in (self._watch, self._ask) * self.clients:
                 pool.submit(does)
             try:

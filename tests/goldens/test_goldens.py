@@ -168,6 +168,7 @@ def test_commands_on_a_run_answer_as_before(kind, trained, tmp_path, hub, capsys
         f"evaluate --run={kind} --open_test",
         f"sure --run={kind} --error=0.4",
         f"rank --no-measure {kind} again",
+        f"rank --no-measure {kind} again --json",
         f"gate --new={kind} --old=again",
         f"gate --new=again --old={kind} --max_lost=3",
         f"monitor {kind} {trained.file(kind, 'new')}",
