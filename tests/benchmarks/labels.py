@@ -2,21 +2,18 @@
 
 An oracle answers the questions of a labelling, as `finetune label` asks them: every third is
 random. The other side's answers are all random. A small model of each, and one of all labels, are
-scored by F1 on the half of the pairs about which nothing was asked; with `--transformer` runs that
-train the bundled checkpoint, on 500 of them, which takes a quarter of an hour and more. Two files:
-the bundled pairs, and the candidates among 2,000 records of made-up products with known groups.
-Intervals are of the mean over the seeds, which draw the halves.
+scored by F1 on the half of the pairs about which nothing was asked. Two files: the bundled pairs,
+and the candidates among 2,000 records of made-up products with known groups. Intervals are of the
+mean over the seeds, which draw the halves.
 
 Then the seconds from a file's drop to its first question, for the 2,000 records, and from an answer
 to the next question. The ratio is the F1 of 100 chosen answers over that of 100 random ones.
 
-    python -m tests.benchmarks.labels [--seeds 5] [--transformer] [--quick]
+    python -m tests.benchmarks.labels [--seeds 5] [--quick]
 """
 
 import csv
-import json
 import random
-import shutil
 import time
 from statistics import median
 from typing import Any, NamedTuple
@@ -28,7 +25,7 @@ from sklearn.metrics import f1_score
 
 from finetune.config import RunConfig
 from finetune.data import splits
-from finetune.evaluation import baselines, saved_predictions
+from finetune.evaluation import baselines
 from finetune.jobs import label
 from finetune.labels import candidates
 from finetune.labels.labelling import DIFFERENT, SAME, Labelling, write_deck
@@ -36,7 +33,6 @@ from finetune.labels.learning import Learner
 from finetune.metrics.intervals import mean_interval
 from finetune.runs.job_folder import JobFolder
 from finetune.runs.store import RunStore
-from finetune.uploads import Uploads
 from tests.benchmarks import machine
 
 SIZES = (25, 50, 100, 200)
@@ -56,15 +52,14 @@ class Asked(NamedTuple):
 
 
 def main():
-    args = machine.parsed(__doc__, seeds=(5, 1), transformer=bool)
-    measure = trained if args.transformer else learned
+    args = machine.parsed(__doc__, seeds=(5, 1))
     with machine.begun() as folder:
         records, ratios = made_up_records(), []
         for name, asked in {
             "bundled pairs": bundled_pairs(folder),
             "2,000 records": compared_records(records, folder, 300 if args.quick else 2000),
         }.items():
-            ratios.append(compared(name, asked, args.seeds, measure, folder))
+            ratios.append(compared(name, asked, args.seeds, folder))
         waited(records, folder, 300 if args.quick else 2000)
     print(f"labels: ratio {median(ratios):.3f}")
 
@@ -123,7 +118,7 @@ def compared_records(records, root, most):
     return Asked(texts, items, candidates.pair_features(texts, vectors, items), same)
 
 
-def compared(name, asked, seeds, measure, root):
+def compared(name, asked, seeds, root):
     """Print the F1 of both sides by the number of answers. Returns the ratio at 100."""
     found = {}
     for seed in range(seeds):
@@ -136,7 +131,7 @@ def compared(name, asked, seeds, measure, root):
         for size in SIZES:
             sides |= {("chosen", size): own[chosen[:size]], ("random", size): order[:half][:size]}
         for side, rows in sides.items():
-            found.setdefault(side, []).append(measure(asked, rows, rest, root))
+            found.setdefault(side, []).append(learned(asked, rows, rest))
     print(f"{name}: {len(asked.items):,} pairs, {asked.same.mean():.0%} the same")
     for (side, size), scores in found.items():
         interval = mean_interval(scores)
@@ -145,31 +140,12 @@ def compared(name, asked, seeds, measure, root):
     return float(np.mean(found["chosen", 100]) / np.mean(found["random", 100]))
 
 
-def learned(asked, rows, rest, root):
+def learned(asked, rows, rest):
     """F1 on the rest of the small model of some rows."""
     labels = [(SAME,) if same else (DIFFERENT,) for same in asked.same[rows]]
     learner = Learner(asked.features[rows], labels, NAMES, False)
     given = [own == (SAME,) for own in learner.answers(asked.features[rest])]
     return float(f1_score(asked.same[rest], given, zero_division=0.0))
-
-
-def trained(asked, rows, rest, root):
-    """F1 on 500 of the rest of a run trained on some rows."""
-    runs, files = root / "trained", {}
-    shutil.rmtree(runs, ignore_errors=True)
-    for split, own in {"train": rows, "validation": rest[:500]}.items():
-        cells = [(*map(asked.texts.__getitem__, asked.items[row]), asked.same[row]) for row in own]
-        lines = [json.dumps({"text1": a, "text2": b, "label": str(same)}) for a, b, same in cells]
-        files[split] = root / f"{split}.jsonl"
-        files[split].write_text("\n".join(lines))
-    run, _ = machine.train(
-        RunConfig(dataset=Uploads(runs / "uploads").add(files), positive_label="True",
-                  rare_classes="keep", eval_steps=1000), runs,
-    )  # fmt: skip
-    target = run.state().prepared.target
-    kept = saved_predictions.read_logits(run, run.state().step, target)
-    given = kept.logits.argmax(axis=1) == target.positive
-    return float(f1_score(kept.labels == target.positive, given))
 
 
 def answered(asked, folder):
