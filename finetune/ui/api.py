@@ -62,8 +62,8 @@ class Api:
             inputs += [gr.Checkbox(label=flag.name) for flag in fields(PredictOptions)]
             answer, button = gr.JSON(label="batch"), gr.Button()
             texts: list[Any] = [gr.File(label="file")]
-            texts += [gr.Textbox("", label=name) for name in ("labels", "column")]
-            begin, begun = gr.Button(), gr.JSON(label="labelling")
+            texts += [gr.Textbox("", label=f"the {name}") for name in ("labels", "column")]
+            begin, begun = gr.Button(), gr.JSON(label="begun")
         ask = self.answering(self.predict_batch)
         button.click(ask, inputs, answer, concurrency_limit=None)
         begin.click(self.answering(self.label), texts, begun, concurrency_limit=None)
@@ -367,26 +367,28 @@ class Api:
 def as_endpoint(verb: Verb) -> Callable[..., Any]:
     """Return what answers a program that asks for a verb: it sends ids of its own runs, and values;
     no path, and nothing else that is not its own."""
-    taken = [each for each in verb.parameters() if Run in each.kinds or each.kinds <= _SENT]
+    parameters = verb.parameters()
+    taken = [each for each in parameters if Run in each.kinds or each.kinds <= _SENT]
+    assert not any(each.several for each in taken), f"{verb.command} takes lists"
+    assert all(each in taken or not each.required for each in parameters), verb.command
 
     def action(store: RunStore, *values: Any) -> Any:
         given: dict[str, Any] = dict(zip((each.name for each in taken), values, strict=False))
         given |= {each.name: store.get(given[each.name]) for each in taken if Run in each.kinds}
-        given |= {each.name: store for each in verb.parameters() if RunStore in each.kinds}
+        given |= {each.name: store for each in parameters if RunStore in each.kinds}
         return verb.values(verb.function(**given))
 
     first, _ = inspect.signature(action).parameters.values()
     own = inspect.signature(verb.function).parameters
     taken_by = [first, *(own[each.name] for each in taken)]
-    signature = inspect.Signature(taken_by, return_annotation=dict)
     run, returns = "the id of a run of yours", " ".join(verb.told("Returns").split())
     about = [f"    {each.name}: {run if Run in each.kinds else each.about}." for each in taken]
     # Gradio tells an agent nothing of the section on what is returned.
     action.__doc__ = "\n".join([f"{verb.told()}\n\nReturns {returns}\n\nArgs:", *about])
     action.__name__ = verb.endpoint
-    action.__signature__ = signature  # type: ignore[attr-defined]
+    action.__signature__ = inspect.Signature(taken_by, return_annotation=Any)  # type: ignore[attr-defined]
     kinds = {each.name: str if Run in each.kinds else next(iter(each.kinds)) for each in taken}
-    action.__annotations__ = {"store": RunStore, **kinds, "return": dict}
+    action.__annotations__ = {"store": RunStore, **kinds, "return": Any}
     return action
 
 

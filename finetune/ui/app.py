@@ -56,6 +56,7 @@ def build(store: RunStore) -> gr.Blocks:
         title="Finetune", analytics_enabled=False, fill_width=True, delete_cache=delete_cache
     )
     with page:
+        nowhere = gr.Button(visible=False)
         # Hidden from screen readers: the name is beside it.
         logo = asset("logo.svg").replace("<svg", '<svg aria-hidden="true"', 1)
         claim = page_text("Teach a model to sort, compare or score your texts.")
@@ -72,6 +73,11 @@ def build(store: RunStore) -> gr.Blocks:
         tabs.draw()
         Api(store, tabs.predict.models).wire()
         tabs.wire(page)
+    # At each stage of an event Gradio's script visits all components where it may show progress,
+    # and counts time on each of them until it ends, for each frame of the screen.
+    for event in page.fns.values():
+        if event.show_progress == "hidden":
+            event.show_progress_on = [nowhere]
     feedback.refuse_in_one_line(page)
     return page
 
