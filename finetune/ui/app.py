@@ -73,11 +73,11 @@ def build(store: RunStore) -> gr.Blocks:
         tabs.draw()
         Api(store, tabs.predict.models).wire()
         tabs.wire(page)
-    # At each stage of an event Gradio's script visits all components where it may show progress,
-    # and counts time on each of them until it ends, for each frame of the screen.
-    for event in page.fns.values():
-        if event.show_progress == "hidden":
-            event.show_progress_on = [nowhere]
+        # At each stage of an event Gradio's script visits all components where it may show
+        # progress, and counts time on each of them until it ends, for each frame of the screen.
+        for event in page.fns.values():
+            if event.show_progress == "hidden":
+                event.show_progress_on = [nowhere]
     feedback.refuse_in_one_line(page)
     return page
 
