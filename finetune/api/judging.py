@@ -9,18 +9,11 @@ from typing import Literal
 
 from finetune import disk
 from finetune.api.verb import AnyRun, OutFile, verb
-from finetune.evaluation import (
-    abstention,
-    file_shift,
-    monitoring,
-    ranking,
-    release,
-    report,
-    test_set,
-)
+from finetune.evaluation import abstention, file_shift, monitoring, ranking, release, report
 from finetune.evaluation import gate as judgements
 from finetune.evaluation.file_shift import Monitoring
 from finetune.evaluation.gate import Judgement, Limits
+from finetune.evaluation.test_set import open_test_set
 from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate as evaluation_jobs
@@ -43,7 +36,7 @@ def evaluate(run: AnyRun, split: str = "validation") -> report.RunEvaluation:
     """
     run = as_run(run)
     if split == "test":
-        test_set.open_test_set(run)
+        open_test_set(run)
     return report.evaluate_run(run, run.state(), split)
 
 

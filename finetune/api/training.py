@@ -197,13 +197,16 @@ def probe(
     return probes.probe_checkpoints(config, names, store.root, tell)
 
 
-@verb("runs", text=run_table.as_text, values=run_table.as_values, words=("words",))
-def list_runs(words: Sequence[str] = (), store: RunStore | None = None) -> list[run_table.Line]:
+@verb("runs", text=run_table.as_text, values=list, words=("words",))
+def list_runs(words: Sequence[str] = (), store: RunStore | None = None) -> list[dict[str, Any]]:
     """List the runs as the page does, the newest first. A cross-validation, a search, a grid or
     seeds are one line, whose name stands for its model in other commands.
 
     Args:
         words: list those with all these words.
         store: the default folder of runs if None.
+
+    Returns:
+        of each line its `name`, `created`, `status`, `metric` and `score` as [value, low, high].
     """
     return run_table.lines(store or RunStore(default_root()), " ".join(words))

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from pathlib import Path
 
 from finetune.cli import options
 from finetune.data import checkpoint_catalog, model_cache
@@ -39,7 +40,8 @@ def models(words: list[str] | None = None) -> int:
 
 def evaluate(words: list[str] | None = None) -> int:
     """Score a run's model with the sentences swapped, or on the sealed test set."""
-    parser = options.parser_of("evaluate", evaluate.__doc__, of_a_run=True)
+    parser = options.parser_of("evaluate", evaluate.__doc__)
+    parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
     parser.add_argument("--open_test", action="store_true", help="open the test set")
     args = parser.parse_args(words)
     run = named_run(args.run, args.root)

@@ -20,14 +20,10 @@ from finetune.uploads import ENDINGS, SPLITS, Uploads
 _PRICE = "price"  # is asked for, and no flag
 
 
-def parser_of(
-    command: str, about: str | None, of_a_run: bool = False, of_runs: bool = True
-) -> argparse.ArgumentParser:
-    """Make the parser of a command with `--runs`; and with `--run` if it is one of a run."""
+def parser_of(command: str, about: str | None, of_runs: bool = True) -> argparse.ArgumentParser:
+    """Make the parser of a command, with `--runs`."""
     about = inspect.cleandoc(about or "")
     parser = argparse.ArgumentParser(f"python -m finetune {command}", description=about)
-    if of_a_run:
-        parser.add_argument("--run", type=Path, required=True, help="a run's name, id or folder")
     if of_runs:
         parser.add_argument(
             "--runs", type=Path, default=default_root(), dest="root", metavar="RUNS",

@@ -7,10 +7,10 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from finetune import config
 from finetune.data import csv_cells
@@ -368,44 +368,34 @@ def value_text(value: Any) -> str:
     return str(value) if value not in ("", None) else "\u2013"
 
 
-class Line(NamedTuple):
-    """A run in the list of a terminal, or several that are one line there."""
-
-    name: str
-    created: float  # seconds since the epoch
-    status: str
-    metric: str  # of `score`; "" without one
-    score: Interval | None
-
-
-def lines(store: RunStore, words: str = "") -> list[Line]:
-    """Return the runs with all these words, the newest first; a bundle is one line."""
+def lines(store: RunStore, words: str = "") -> list[dict[str, Any]]:
+    """Return the runs with all these words, the newest first; a bundle is one line. Each has
+    `name`, `created` (seconds since the epoch), `status`, `metric` and, if it was scored, `score`
+    as [value, low, high]."""
     rows, found = run_rows(store), []
     for row in sort_rows(filter_rows(rows, words), "created", True, rows):
         status, model = ("", row.model) if isinstance(row, BundleRow) else (row.status, row)
         if isinstance(row, BundleRow):
             status = f"{row.finished} of {len(row.members)} finished"
         score = score_interval(store, model) if model else None
-        metric = catalog.metric_name(model.headline, model.classes) if model and score else ""
-        found.append(Line(row.name, row.created, status, metric, score))
+        found.append({
+            "name": row.name, "created": row.created, "status": status,
+            "metric": catalog.metric_name(model.headline, model.classes) if model else "",
+            "score": score and [score.value, score.low, score.high],
+        })  # fmt: skip
     return found
 
 
-def as_text(found: Sequence[Line]) -> str:
+def as_text(found: Sequence[dict[str, Any]]) -> str:
     """Return lines as a table."""
     table = [("RUN", "WHEN", "STATUS", "SCORE (95% interval)")]
     for line in found:
-        when, shown = time.strftime("%Y-%m-%d %H:%M", time.localtime(line.created)), "-"
-        if score := line.score:
-            shown = f"{line.metric} {score.value:.3f} ({score.low:.3f} to {score.high:.3f})"
-        table.append((line.name, when, line.status, shown))
+        when, shown = time.strftime("%Y-%m-%d %H:%M", time.localtime(line["created"])), "-"
+        if line["score"]:
+            shown = "{} {:.3f} ({:.3f} to {:.3f})".format(line["metric"], *line["score"])
+        table.append((line["name"], when, line["status"], shown))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
         for cells in table
     )
-
-
-def as_values(found: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return lines as JSON has them."""
-    return [line._asdict() | {"score": line.score and asdict(line.score)} for line in found]
