@@ -62,8 +62,8 @@ class Api:
             inputs += [gr.Checkbox(label=flag.name) for flag in fields(PredictOptions)]
             answer, button = gr.JSON(label="batch"), gr.Button()
             texts: list[Any] = [gr.File(label="file")]
-            texts += [gr.Textbox("", label=f"the {name}") for name in ("labels", "column")]
-            begin, begun = gr.Button(), gr.JSON(label="begun")
+            texts += [gr.Textbox("", label=f"text_{name}") for name in ("labels", "column")]
+            begin, begun = gr.Button(), gr.JSON(label="label_job")
         ask = self.answering(self.predict_batch)
         button.click(ask, inputs, answer, concurrency_limit=None)
         begin.click(self.answering(self.label), texts, begun, concurrency_limit=None)
