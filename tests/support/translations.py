@@ -57,7 +57,8 @@ NAMES = {
     *publish.LICENCES[:-1], *publish.HARDWARE,
     " ".join(metric.name for metric in OPTIONAL), "sentence1", "sentence2", "F1", "Accuracy",
     # arguments of endpoints
-    "run_id", "both_orders", "threshold", "calibrated", "batch", "file", "text_labels", "text_column", "label_job",
+    "run_id", "both_orders", "threshold", "calibrated", "batch", "file", "text_labels",
+    "text_column", "label_job",
 }  # fmt: skip
 
 
