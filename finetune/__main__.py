@@ -26,6 +26,18 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     gc.set_threshold(100_000)  # PyTorch and transformers are imported in a sixth less time
     caches.ensure_cache_folder()
+    parser = argparse.ArgumentParser(prog="python -m finetune")
+    try:
+        return _carry_out(parser, words)
+    except (FinetuneError, OSError) as error:
+        told = disk.explained(error) or error
+        print(f"{parser.prog} {words[0]}: error: {told}", file=sys.stderr)
+    except Exception:  # a bug: 1 is an answer of some commands
+        logs.print_traceback()
+    return 2
+
+
+def _carry_out(parser: argparse.ArgumentParser, words: list[str]) -> int:
     from finetune.api.verb import VERBS
     from finetune.cli import verbs
 
@@ -33,7 +45,6 @@ def main(arguments: list[str] | None = None) -> int:
         name: getattr(import_module(f"finetune.cli.{module}"), name) for name, module in OWN.items()
     }
     functions |= {name: partial(verbs.carry_out, verb) for name, verb in VERBS.items()}
-    parser = argparse.ArgumentParser(prog="python -m finetune")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, function in functions.items():
         described = VERBS[name].function if name in VERBS else function
@@ -41,16 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         about = text[:1].lower() + text[1:].replace("%", "%%")
         commands.add_parser(name, help=about, add_help=False).set_defaults(command=name)
     args, _ = parser.parse_known_args(words or ["--help"])
-    try:
-        status: int = functions[args.command](words[1:])
-    except (FinetuneError, OSError) as error:
-        told = disk.explained(error) or error
-        print(f"{parser.prog} {words[0]}: error: {told}", file=sys.stderr)
-        return 2
-    except Exception:  # a bug: 1 is an answer of some commands
-        logs.print_traceback()
-        return 2
-    return status
+    return functions[args.command](words[1:])
 
 
 if __name__ == "__main__":

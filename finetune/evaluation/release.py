@@ -66,7 +66,7 @@ def check_release(
     Args:
         golden: a file of labelled rows, which both models answer. Without one the saved answers to
             the validation pairs are compared; a model on the Hub answers those of the new run.
-        request: the person's name, columns and reading of the golden file; guessed if None.
+        request: the person's name, columns and reading of the golden file, with which it comes.
 
     Raises:
         StoreError, ModelError: if a run has not ended, or a model cannot be read.
@@ -87,8 +87,7 @@ def check_release(
     if not deciding.of_answers:
         deciding = task.headline
     source, remarks = _("the validation rows"), []
-    if golden is not None:
-        request = request or PredictionRequest(new.id, golden.name, "")
+    if request is not None:
         source = request.file
     if isinstance(old, str):
         remarks = [_("It is not known here what {model} was trained on.", model=old)]
