@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -83,7 +83,8 @@ def test_visitors_take_turns(processes):
             pool.submit(read, "ada", "fine").result(60)
         while not all(one.done() for one in hers):
             for child in children()[before:]:
-                child.kill()
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
     assert all(isinstance(one.exception(), DataError) for one in hers)
 
 
