@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from finetune import messages
+from finetune import disk, messages
 from finetune.data import delimited, json_tables, table, workbooks
 from finetune.data.table import OnBadRow, ReadOptions, Rows, Table, open_bytes
 from finetune.data.text_tables import TextTable
@@ -98,6 +98,7 @@ class ParquetTable(Table):
         self._row_bytes = unpacked // max(1, self._metadata.num_rows) + 1
         self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
         self.columns = list(self.schema.names)
+        self._names = _class_names(self.schema)
         for field in self.schema:
             # Lists of fractions are no labels.
             of_fractions = pa.types.is_floating(getattr(field.type, "value_type", pa.null()))
@@ -122,7 +123,7 @@ class ParquetTable(Table):
         try:
             with pq.ParquetFile(self.path, metadata=self._metadata, read_dictionary=texts) as file:
                 for batch in file.iter_batches(size, columns=columns):
-                    yield from zip(*map(_values, map(batch.column, columns)), strict=True)
+                    yield from zip(*(self._values(batch, name) for name in columns), strict=True)
         except (OSError, OverflowError, ValueError, pa.ArrowException) as error:
             raise DataError(
                 "{name} cannot be read to its end: {error}",
@@ -130,6 +131,34 @@ class ParquetTable(Table):
                 name=self.name,
                 error=error,
             ) from error
+
+    def _values(self, batch: pa.RecordBatch, column: str) -> list[Any]:
+        names, values = self._names.get(column), _values(batch.column(column))
+        if names is None:
+            return values
+
+        def named(value: Any) -> Any:
+            if isinstance(value, list):
+                return [named(one) for one in value]
+            return value if not isinstance(value, int) else names.get(value)
+
+        return [named(value) for value in values]
+
+
+def _class_names(schema: pa.Schema) -> dict[str, dict[int, str]]:
+    """The names of the classes of columns of numbers, as the library `datasets` writes them beside
+    the columns. A number without a name, as -1, is no class."""
+    found: Any = disk.parse_object((schema.metadata or {}).get(b"huggingface", b""))
+    for part in ("info", "features"):
+        found = found.get(part) if isinstance(found, dict) else None
+    columns = {}
+    for column, feature in found.items() if isinstance(found, dict) else ():
+        while isinstance(feature, dict) and isinstance(feature.get("feature"), dict):
+            feature = feature["feature"]  # of a list
+        names = feature.get("names") if isinstance(feature, dict) else None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            columns[column] = dict(enumerate(names))
+    return columns
 
 
 def _values(array: pa.Array) -> list[Any]:
