@@ -99,6 +99,11 @@ class ParquetTable(Table):
         self.schema, self.row_count = pq.read_schema(path), self._metadata.num_rows
         self.columns = list(self.schema.names)
         self._names = _class_names(self.schema)
+        for number, field in enumerate(self.schema):
+            if field.name in self._names:
+                is_list = pa.types.is_nested(field.type)
+                kind = pa.list_(pa.string()) if is_list else pa.string()
+                self.schema = self.schema.set(number, field.with_type(kind))
         for field in self.schema:
             # Lists of fractions are no labels.
             of_fractions = pa.types.is_floating(getattr(field.type, "value_type", pa.null()))
@@ -140,7 +145,7 @@ class ParquetTable(Table):
         def named(value: Any) -> Any:
             if isinstance(value, list):
                 return [named(one) for one in value]
-            return value if not isinstance(value, int) else names.get(value)
+            return names.get(value) if isinstance(value, int) else value
 
         return [named(value) for value in values]
 

@@ -395,13 +395,15 @@ def test_cells_that_a_format_has_no_type_for_become_text(run, tmp_path):
     odd = {"day": date(2024, 2, 29), "raw": b"ab", "share": math.nan, "yes": True, "none": None}
     rows = [{"sentence1": "=cat", "sentence2": "\u732b", **odd}]
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.Table.from_pylist([{**rows[0], "parts": [1, 2]}]), path)
-    for name in ("out.json", "out.csv"):
+    names = {"info": {"features": {"mood": {"names": ["sad", "glad"]}}}}  # of the numbers
+    table = pa.Table.from_pylist([{**rows[0], "parts": [1, 2], "mood": 1}])
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(names)}), path)
+    for name in ("out.json", "out.csv", "out.parquet"):
         assert predict_to(run, path, tmp_path / name)["left_out"] == ["parts"]
     with pytest.raises(DataError, match=r"cannot be \.xlsx"):
         predict_to(run, path, tmp_path / "out.xlsx")
     (json_row,), (csv_row,) = read(tmp_path / "out.json"), read(tmp_path / "out.csv")
-    texts = {"day": "2024-02-29", "raw": "ab"}
+    texts = {"day": "2024-02-29", "raw": "ab", "mood": "glad"}
     assert json_row.items() >= ({**rows[0], **texts, "share": None}).items()
     texts |= {"share": "nan", "yes": "true", "none": ""}
     assert csv_row.items() >= ({**rows[0], **texts}).items()
