@@ -5,6 +5,7 @@
 
 import argparse
 import gc
+import io
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     gc.set_threshold(100_000)  # PyTorch and transformers are imported in a sixth less time
     caches.ensure_cache_folder()
+    for stream in (sys.stdout, sys.stderr):  # names of files and runs may have any character
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     parser = argparse.ArgumentParser(prog="python -m finetune")
     try:
         return _carry_out(parser, words)

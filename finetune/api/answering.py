@@ -129,7 +129,8 @@ def groups(
         of pairs `groups`, of two texts or more; `grouped`, the rows in them; `precision`, `recall`
             as [value, low, high], by `measured` random pairs that the model had not learned;
             `contradicted`, pairs called different that other answers join; `doubtful`, those
-            nearest to 50%. Of texts `labelled`, their rows. `unread` says why rows were not read.
+            nearest to 50%. Of texts `labelled`, their rows. `columns`: the new one of each
+            file, whose name ends in _2 if it was there. `unread` says why rows were not read.
 
     Raises:
         DataError: if the run's model lacks a label, or fewer than 20 answers were given.

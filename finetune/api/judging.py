@@ -123,11 +123,10 @@ def gate(
     if golden is None:
         return release.check_release(run, other, limits)
     stored, path = RunStore(run.folder.parent).uploads, Path(golden)
-    is_new = stored.keep_golden(path)
     request = file_request.of_file(run, path, request)
     judged = release.check_release(run, other, limits, path, request)
-    if is_new and judged.seen:
-        stored.forget_golden(judged.golden)
+    if not judged.seen:
+        stored.keep_golden(path)
     return judged
 
 

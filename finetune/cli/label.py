@@ -34,14 +34,18 @@ def label(words: list[str] | None = None) -> int:
     store = RunStore(args.root)
     if (args.file is None) == (args.resume is None):
         parser.error("give --file for a new labelling, or --resume")
+    options.check_alone(parser, args, "resume", ["who", "export"])
     if args.several and not args.labels:
         parser.error("--several is for --labels: a pair has one answer")
+    if args.export and not args.resume:
+        parser.error("--export is for --resume: a new labelling has no answers")
     if args.export and args.export.suffix not in (".csv", ".jsonl"):
         parser.error(f"--export is {args.export}: end its name in .csv or .jsonl")
+    options.check_outputs(parser, {"export": args.export}, [])
     if args.resume is not None:
         labelling = named_labelling(store, args.resume).labelling
     else:
-        names = [name for name in args.labels.split(",") if name.strip()]
+        names = args.labels.split(",") if args.labels else []
         config = RunConfig(**arguments.arguments_given(args))
         print(f"{args.file.name}: reading and comparing the texts ...", file=sys.stderr)
         labelling = api.label(

@@ -74,8 +74,8 @@ def file_request(args: argparse.Namespace, answers: bool) -> PredictionRequest:
     return PredictionRequest("", "", *columns, *options, **vars(reading))
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose an engine and what it takes."""
+def add_engine(parser: argparse.ArgumentParser) -> list[str]:
+    """Add the flags that choose an engine and what it takes. Returns their names."""
     group = parser.add_argument_group("Where it is carried out")
     group.add_argument("--engine", choices=list(ENGINES), help="this machine by default")
     helps: dict[str, str] = {}
@@ -86,6 +86,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         if name != _PRICE:
             group.add_argument(f"--{name}", help=text.replace("%", "%%"))
     group.add_argument("--yes", action="store_true", help="agree to the price without a question")
+    return ["engine", "yes", *helps]
 
 
 def engine_spec(args: argparse.Namespace) -> EngineSpec | None:
@@ -123,6 +124,19 @@ def agree(args: argparse.Namespace, spec: EngineSpec, search_dollars: float = 0.
     print(text, file=sys.stderr)
     if not args.yes and (not sys.stdin.isatty() or input("Start it? [y/N] ").lower() != "y"):
         raise JobError("The price was not agreed to.", "Answer y, or give --yes.")
+
+
+def check_alone(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, option: str, beside: Iterable[str]
+) -> None:
+    """End the command if it goes on with what `--option` names, and more is given than `beside`."""
+    known = {option, "root", *beside}
+    given = [
+        f"--{name}" for name, value in vars(args).items()
+        if name not in known and value != parser.get_default(name)
+    ]  # fmt: skip
+    if getattr(args, option) and given:
+        parser.error(f"--{option} goes on with what was begun: leave {', '.join(given)} out")
 
 
 def check_outputs(

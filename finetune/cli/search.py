@@ -36,6 +36,7 @@ def search(words: list[str] | None = None) -> int:
     """Find hyperparameters by many runs. The first trial is the configuration as it is."""
     parser = _parser()  # exit status: 0 it ended, 1 no trial has a score
     args = parser.parse_args(words)
+    options.check_alone(parser, args, "study", [])
     store = RunStore(args.root)
     if args.study:
         study = find_study(store, args.study)

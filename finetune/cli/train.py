@@ -37,9 +37,10 @@ def train(words: list[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="a config.json; options given win over it")
     parser.add_argument("--preset", choices=config.PRESETS, help="values to begin with")
     options.add_files(parser)
-    options.add_engine(parser)
+    of_engine = options.add_engine(parser)
     add_arguments(parser)
     args = parser.parse_args(words)
+    options.check_alone(parser, args, "run", of_engine)
     chosen = None if args.run else _config(args)
     spec = options.engine_spec(args)
     if chosen is not None and chosen.trains_on_all:

@@ -120,7 +120,8 @@ def rank_runs(runs: Sequence[Run]) -> Ranking:
         milliseconds = speed.milliseconds if speed else None
         ranked.append(RankedRun(run.id, run.title(), score, may_be_best, size, milliseconds))
     ranked.sort(key=lambda run: -metric.rank(run.score.value))
-    return Ranking(metric, classes, examples, tuple(ranked), len(runs) - len(ranked))
+    others = len({run.folder for run in runs}) - len(ranked)
+    return Ranking(metric, classes, examples, tuple(ranked), others)
 
 
 def beside(store: RunStore, run: Run) -> list[Run]:
@@ -251,6 +252,9 @@ def as_text(ranked: Ranking) -> str:
 
 def as_values(ranked: Ranking) -> dict[str, Any]:
     """Return a ranking as JSON has it, with its conclusion."""
-    runs = [asdict(run) for run in ranked.runs]
-    facts = {"metric": ranked.metric.name, "examples": ranked.examples, "runs": runs}
-    return {"sentence": str(ranked.sentence), **facts}
+    cheapest = ranked.cheapest
+    return {
+        "sentence": str(ranked.sentence), "metric": ranked.metric.name,
+        "examples": ranked.examples, "runs": [asdict(run) for run in ranked.runs],
+        "cheapest": cheapest.id if cheapest else None, "others": ranked.others,
+    }  # fmt: skip

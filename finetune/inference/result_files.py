@@ -229,8 +229,8 @@ def shortened(row: ShownRow) -> ShownRow:
 
 def as_text(report: Mapping[str, Any]) -> str:
     """Return what came of a predicted file in plain lines."""
-    counts = report["answers"] | {"none": report.get("without_label", 0)}
-    answers = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+    counts = [*report["answers"].items(), ("no label", report.get("without_label", 0))]
+    answers = ", ".join(f"{name} {count:,}" for name, count in counts if count)
     lines = [f"{report['rows']:,} rows" + (f" ({answers})" if answers else "")]
     if report["errors"]:
         first = "; ".join(map(str, report["examples"][:3]))

@@ -105,7 +105,8 @@ def answer_all(
             group of two or more), `precision` and `recall` as [value, low, high] or None,
             `measured` (random pairs behind them), `contradicted` (pairs called different that other
             answers join), `doubtful` (the pairs nearest to 50%) and `largest` (texts of the
-            groups); for texts `labelled` (rows). Of both `unread`, why rows could not be read.
+            groups); for texts `labelled` (rows). Of both `columns`, the new one of each file, and
+            `unread`, why rows could not be read.
 
     Raises:
         DataError: as in `check_model`.
@@ -129,8 +130,8 @@ def answer_all(
     labels = [list(given.get((text,), own)) for text, own in enumerate(found)]
     kind = pa.list_(pa.string()) if several else pa.string()
     column = "label", kind, labels if several else [own for (own,) in labels]
-    of_rows, unread = _write(labelling, results, *column)
-    return told | {"labelled": len(of_rows), "unread": unread}
+    of_rows, written = _write(labelling, results, *column)
+    return told | {"labelled": len(of_rows), **written}
 
 
 def _group(
@@ -143,7 +144,7 @@ def _group(
     figures = _measure(labelling, run, pairs, same, dict(known))
     of_text = groups.group(len(texts), pairs, same, known)
     sizes, numbers = np.bincount(of_text), (of_text + 1).tolist()
-    of_rows, unread = _write(labelling, results, "group", pa.int64(), numbers)
+    of_rows, written = _write(labelling, results, "group", pa.int64(), numbers)
     order = np.argsort(abs(same - 0.5), kind="stable")
     doubt = [row for row in order[: _SHOWN + len(known)] if tuple(pairs[row]) not in known]
     largest = [own for own in np.argsort(-sizes, kind="stable")[:_SHOWN] if sizes[own] > 1]
@@ -151,7 +152,7 @@ def _group(
     return {
         "groups": int((sizes > 1).sum()),
         "grouped": sum(int(sizes[own - 1] > 1) for own in of_rows),
-        "unread": unread,
+        **written,
         **figures,
         "contradicted": [texts[[*item]].tolist() for item in joined],
         "doubtful": [(float(same[row]), texts[pairs[row]].tolist()) for row in doubt[:_SHOWN]],
@@ -165,17 +166,18 @@ def _write(
     column: str,
     kind: pa.DataType,
     of_text: list[Any],
-) -> tuple[list[Any], list[str]]:
-    """Write the brought files with a column. Returns its values of rows that have a text, and why
-    others could not be read."""
-    found, unread = [], []
+) -> tuple[list[Any], dict[str, list[str]]]:
+    """Write the brought files with a column. Returns its values of rows that have a text, and its
+    names, `columns`, and `unread`, why rows could not be read."""
+    found, written = list[Any](), {"columns": list[str](), "unread": list[str]()}
     brought = zip(LabelJob(labelling.folder).inputs(), results, strict=False)
     for place, ((path, name), out) in enumerate(brought, 1):
         of_rows = np.load(labelling.folder / f"rows-{place}.npy")
-        own = brought_files.write_rows(path, name, of_rows, column, kind, of_text, out)
-        unread += [f"{name}, {reason}" for reason in own]
+        added, unread = brought_files.write_rows(path, name, of_rows, column, kind, of_text, out)
+        written["columns"].append(added)
+        written["unread"] += [f"{name}, {reason}" for reason in unread]
         found += [of_text[text] for text in of_rows.tolist() if text >= 0]
-    return found, unread
+    return found, written
 
 
 def _features(labelling: Labelling) -> Any:
@@ -253,5 +255,7 @@ def as_text(told: dict[str, Any]) -> str:
 
 
 def notes(told: dict[str, Any], _given: object) -> list[str]:
-    """Return which rows could not be read."""
-    return [f"not read, its cells are empty: {reason}" for reason in told["unread"]]
+    """Return which rows could not be read, and which column has another name."""
+    unread = [f"not read, its cells are empty: {reason}" for reason in told["unread"]]
+    others = [name for name in told["columns"] if name not in ("group", "label")]
+    return [*(f"the new column is {name!r}: the other one was there" for name in others), *unread]

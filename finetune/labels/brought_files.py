@@ -33,9 +33,10 @@ def text_column(path: str, name: str, column: str) -> str:
 
 def write_rows(
     path: Path, name: str, of_rows: Any, column: str, kind: Any, of_text: Sequence[Any], out: Path
-) -> list[str]:
+) -> tuple[str, list[str]]:
     """Write a file's rows with a new column, of a pyarrow type: the value of each row's text. Rows
-    without a text have none. Returns why rows could not be read; all of their cells are empty."""
+    without a text have none. Returns the column's name, which has `_2` at its end if the file has
+    one of that name, and why rows could not be read; all of their cells are empty."""
     table = table_formats.open_table(path, name)
     own = result_files.file_columns(table)
     added, taken = column, {name.casefold() for name in own}
@@ -50,4 +51,4 @@ def write_rows(
                 for (record, _), text in block
             ])  # fmt: skip
             unread += [reason for (_, reason), _ in block if reason]
-    return unread
+    return added, unread

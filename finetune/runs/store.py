@@ -66,9 +66,9 @@ def named_run(name: Path, root: Path) -> Run:
     """Find a run by its folder, or by id or name below `root`; the name of a bundle is that of its
     model. Raises NoSuchRun, with the nearest names, if there is none."""
     with contextlib.suppress(OSError):  # a name that no folder can have
-        folder = name if name.is_dir() else root / name
-        if folder.is_dir():
-            return Run(folder)
+        for run in (Run(name), Run(root / name)):
+            if run.exists() or run.events_file.is_file():
+                return run
     runs = RunStore(root).runs()[::-1]  # of two with one name the newest
     models = {bundle.name: bundle.model() for bundle in bundles(runs)}
     named = {name: run for name, run in models.items() if run} | {run.title(): run for run in runs}

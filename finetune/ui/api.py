@@ -59,7 +59,9 @@ class Api:
         with gr.Column(visible=False):
             inputs: list[Any] = [gr.Textbox(label="run_id"), gr.File(label="file")]
             inputs += [gr.Textbox("", label=f"{name}_column") for name in COLUMNS]
-            inputs += [gr.Checkbox(label=flag.name) for flag in fields(PredictOptions)]
+            flags = fields(PredictOptions)
+            inputs += [gr.Checkbox(flag.default is True, label=flag.name) for flag in flags]
+            inputs.append(gr.Textbox("", label="sheet"))
             answer, button = gr.JSON(label="batch"), gr.Button()
             texts: list[Any] = [gr.File(label="file")]
             texts += [gr.Textbox("", label=f"text_{name}") for name in ("labels", "column")]
@@ -248,7 +250,7 @@ class Api:
         """
         if not file:
             raise FinetuneError("There is no file.", "Send one.")
-        names = [name for name in labels.split(",") if name.strip()]
+        names = labels.split(",") if labels else []
         job = label.start_labelling(
             store, [upload_limits.path(store.visitor, file)], [Path(file).name], names, [column],
             pairs=not names,

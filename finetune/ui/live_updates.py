@@ -31,7 +31,7 @@ from finetune.ui.charts import ChartView
 from finetune.ui.html import asset, macro, render
 from finetune.ui.i18n import gettext
 
-FRESH = 0.2  # seconds for which a drawing is shown to everyone without reading the run again
+FRESH = 0.5  # of a browser's wait; for so long a drawing is shown to everyone as it is
 _MAX_DRAWINGS = 200
 _WAIT_FEW, _WAIT_MANY = 400, 1600  # milliseconds between a browser's questions
 _WAIT_ENDED = 1000  # the same for a run that has ended
@@ -73,16 +73,16 @@ def changes(store: RunStore, run: Run, shown: Mapping[str, str]) -> tuple[Parts,
     if len(_drawings) > _MAX_DRAWINGS:
         _drawings.clear()
     drawing = _drawings.setdefault((str(run.folder), i18n.language(), view), _Drawing())
-    with drawing.lock:
-        if time.monotonic() - drawing.at >= FRESH:
-            _draw(store, run, drawing, view)
-            drawing.at = time.monotonic()
-        parts = {name: part for name, part in drawing.parts.items() if shown.get(name) != part[0]}
     # The more browsers ask, the longer each waits. A browser that asks every 400 ms is counted five
     # times: each question for its own wait.
     now, least = time.monotonic(), _WAIT_ENDED if drawing.ended else _WAIT_FEW
     seconds = sum(wait for at, wait in list(_asked) if at > now - _WINDOW)
     wait = min(max(round(1000 * seconds / _WINDOW / _MAX_RATE), least), _WAIT_MANY)
+    with drawing.lock:
+        if time.monotonic() - drawing.at >= FRESH * wait / 1000:
+            _draw(store, run, drawing, view)
+            drawing.at = time.monotonic()
+        parts = {name: part for name, part in drawing.parts.items() if shown.get(name) != part[0]}
     _asked.append((now, wait / 1000))
     return parts, wait
 
