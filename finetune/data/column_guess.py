@@ -12,7 +12,7 @@ from finetune.runs.summary import ColumnNames
 from finetune.tasks.cells import (
     NO_LABEL,
     clean_label,
-    is_missing,
+    is_doubtful,
     label_text,
     mark_of,
     read_cell,
@@ -71,7 +71,7 @@ _NO_TEXTS = {
 }  # fmt: skip
 _IDS = {"id", "idx", "ids", "index", "uid", "guid", "uuid"}  # of these none is an answer
 _FACTS = {"status", "users", "user", "user_id", "score", "agent", "annotator"}  # on another column
-_SPLITS = {"train", "training", "dev", "val", "valid", "validation", "test", "eval"}
+SPLITS = {"train", "training", "dev", "val", "valid", "validation", "test", "eval"}
 _TEXT_KINDS: tuple[Kind, ...] = ("unknown", "text", "repeated", "short")
 _WORDY = 3.0  # words in an average cell of a column of texts
 
@@ -105,7 +105,7 @@ Sample = Mapping[str, Sequence[Any]]  # cells by column
 def describe_cells(cells: Sequence[Any]) -> Profile:
     """Classify a sample of a column's cells."""
     said = [own for cell in cells if not isinstance(own := read_cell(cell), list | dict)]
-    texts = [clean_label(label_text(cell)) for cell in said if not is_missing(cell)]
+    texts = [clean_label(label_text(cell)) for cell in said if not is_doubtful(cell)]
     if len(cells) - len(said) > len(texts):
         return _describe_lists(cells)
     values = frozenset(text.lower() for text in texts)
@@ -186,19 +186,32 @@ def guess_columns(
     if not label:
         candidates, pairs = _label_candidates(free, aside, said, names)
         plain = len(candidates) == 1 and not is_of_model(candidates[0])
-        label = candidates[0] if plain else ""
+        label = candidates[0] if plain and _is_answer(candidates[0], profiles) else ""
     texts = {
         name: profile for name, profile in free.items()
         if name != label and profile.kind not in ("unusable", "lists") and name not in aside
     }  # fmt: skip
+    varied = {name: profile for name, profile in texts.items() if len(profile.values) != 1}
+    texts = varied or texts  # what is the same in all rows tells nothing
     first, second, doubts = _guess_texts(texts, pairs, said)
     if not label:
-        doubts["label"] = _possible(free, candidates, {first, second} | aside)
+        possible = _possible(free, candidates, {first, second} | aside)
+        doubts["label"] = possible or [name for name in free if name in aside]
     status = said["status"]
     if label and not status:
         status, found = _guess_status(label, profiles, {first, second})
         doubts |= {"status": found} if found else {}
     return ColumnNames(first, second, label, "" if status == NO_COLUMN else status), doubts
+
+
+def _is_answer(name: str, profiles: Profiles) -> bool:
+    """False if a column is one of people, places or bookkeeping, or if another one that is still
+    empty is called as an answer is, and it is not."""
+    if profiles[name].kind == "unknown":
+        return True
+    called = {own for own in profiles if plain_name(own) in (*_SURE_LABELS, *_LABELS)}
+    empty = [own for own in called if profiles[own].kind == "empty"]
+    return _last_word(name) not in _NO_TEXTS and (name in called or not empty)
 
 
 def _label_candidates(
@@ -312,7 +325,7 @@ def _labels_by_cells(free: Profiles, names: Sequence[str]) -> list[str]:
     for kinds in (("few", "lists"), ("repeated",)):
         found = [
             name for name, profile in free.items()
-            if profile.kind in kinds and len(profile.values) > 1 and not profile.values <= _SPLITS
+            if profile.kind in kinds and len(profile.values) > 1 and not profile.values <= SPLITS
         ]  # fmt: skip
         if "repeated" in kinds and len(free) == len(found):  # one is the text
             found = []

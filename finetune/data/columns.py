@@ -6,6 +6,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import column_guess
 from finetune.data.column_guess import ROLES, Doubts, Role, Sample, guess_columns, plain_name
+from finetune.data.table import remark
 from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
@@ -131,18 +132,37 @@ def ask(
     text = _("Which column of {source} holds the first text: {names}?", source=source, names=names)
     if role == "label":
         text = _("Which column of {source} holds the answer: {names}?", source=source, names=names)
-    if not candidates and role == "label":
+    if len(candidates) < 2 and role == "label":
         text = _("No column of {source} can hold the answer.", source=source)
+        if candidates:
+            text = _("Is {names} of {source} the answer?", names=names, source=source)
         action = _(
             "Choose other columns, or make labels by answering questions: under Data, or by "
             "`python -m finetune label`."
         )
-        return Finding("unlabelled", "blocks", text, action)
+        answers = [chosen(role, name) for name in candidates]
+        return Finding("unlabelled", "blocks", text, action, remedies=answers)
     if not candidates:
         text = _("No column of {source} can hold a text.", source=source)
     joint = _joint_labels(candidates, cells) if role == "label" else ()
     answers = [*joint, *(chosen(role, name) for name in candidates[:_MOST_ANSWERS])]
     return question("columns", text, answers)
+
+
+def unread_split(cells: Sample, used: ColumnNames) -> list[Finding]:
+    """Warn of a column that says which rows are for training and which for testing. `cells` are a
+    sample; the columns that are `used` have a role."""
+    values = {name: column_guess.describe_cells(own).values for name, own in cells.items()}
+    found = [name for name, own in values.items() if len(own) > 1 and own <= column_guess.SPLITS]
+    name = next((name for name in found if name not in used), "")
+    if not name:
+        return []
+    title = _("The column {column!r}, which tells training from testing, is not read.", column=name)
+    action = _(
+        "Its rows are trained on and validated with alike. To keep them apart, save each part as a "
+        "file of its own."
+    )
+    return [remark("split-column", title, action, severity="warns")]
 
 
 def _joint_labels(names: Sequence[str], cells: Sample) -> Iterator[Remedy]:

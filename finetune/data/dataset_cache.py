@@ -25,7 +25,13 @@ from pydantic import TypeAdapter
 from finetune import disk, owners, text_hashes
 from finetune.config import RunConfig
 from finetune.data import catalog, hub_access, review, sources
-from finetune.data.columns import NESTED, SAMPLE_ROWS, choices_of, choose_columns
+from finetune.data.columns import (
+    NESTED,
+    SAMPLE_ROWS,
+    choices_of,
+    choose_columns,
+    unread_split,
+)
 from finetune.data.sources import CellRows, Source
 from finetune.environment import child_process
 from finetune.errors import DataError
@@ -183,7 +189,10 @@ def read_dataset(
         for left in folder.glob(".*/"):  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         source = sources.open_source(config, root)
-        columns = choose_columns(source.columns, source.name, config, sample_cells(source, config))
+        sample = sample_cells(source, config)
+        columns = choose_columns(source.columns, source.name, config, sample)
+        remarks = [*source.remarks.get("train", ()), *unread_split(sample, columns)]
+        source.remarks["train"] = remarks
         name = message("What was read, in {root},", root=root)
         with (
             tempfile.TemporaryDirectory(prefix=".", dir=folder) as unfinished,

@@ -5,6 +5,7 @@ as they stand and do not fit with quotes, the quotes are text.
 """
 
 import csv
+import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -87,6 +88,8 @@ class Shape:
         if len(cells) <= self.width:
             return False
         last = self.width - 1
+        if self.delimiter == "," and cells[last].isdecimal() and cells[last + 1].isdecimal():
+            return False  # perhaps one number, with a comma before its decimals
         return self.delimiter in _RARE_IN_TEXTS or cells[last] in self.values.get(last, ())
 
 
@@ -107,6 +110,8 @@ class Scanner:
         self._again: deque[Line] = deque()  # lines that followed a broken one
         self._mark = character(quote)
         self._escape = "\\" if quote == ESCAPED else None
+        between = re.escape(shape.delimiter)  # of cells, of which the escape leaves only an N
+        self._null = re.compile(rf"(^|{between})\\N(?={between}|\r?\n|$)")
         self._raw: list[Line] = []  # of the record that is read
         self._reader = self._new_reader()
 
@@ -133,7 +138,8 @@ class Scanner:
             self._raw.append(line)
         else:
             return None
-        return self._raw[-1][1]
+        text = self._raw[-1][1]
+        return self._null.sub(r"\1\\\\N", text) if self._escape else text
 
     def __iter__(self) -> Iterator[Record]:
         mark, escaped = self._mark, self._escape is not None

@@ -20,15 +20,17 @@ from numpy.typing import NDArray
 from finetune.text_hashes import NULL
 
 MISSING = {"", "nan", "null", "n/a", "#n/a", "<na>", NULL.lower()}
+# Texts that may stand for no label, or be one.
+DOUBTFUL = {"na", "n.a.", "k.a.", "?"}
 NO_LABEL = "-1"  # in test files of GLUE and Jigsaw, and of Snorkel
 MARKS = (";", "|", ",")  # plain separators of labels, the likelier ones first
 _YES = {
-    "1", "true", "yes", "y", "t", "on", "x", "ja", "j", "wahr", "是", "真", "예", "네", "참",
-    "✓", "✔", "✅", "☑", "☒", "●", "■",
+    "1", "true", "yes", "y", "t", "on", "x", "checked", "selected", "ja", "j", "wahr",
+    "是", "真", "예", "네", "참", "✓", "✔", "✅", "☑", "☒", "●", "■",
 }  # fmt: skip
 _NO = {
-    "0", "false", "no", "n", "f", "off", "nein", "falsch", "否", "假", "아니오", "거짓",
-    "✗", "✘", "❌", "☐", "○", "□",
+    "0", "false", "no", "n", "f", "off", "unchecked", "unselected", "nein", "falsch",
+    "否", "假", "아니오", "거짓", "✗", "✘", "❌", "☐", "○", "□",
 }  # fmt: skip
 _WITHIN_NAMES = " -_."  # separators of labels that names of labels have, too
 _MOST_CHARACTERS = 10_000  # of a cell
@@ -75,6 +77,11 @@ def clean_label(text: str) -> str:
 def is_missing(cell: Any) -> bool:
     """True if a cell is empty, or says that its value is missing."""
     return clean_label(label_text(cell)).lower() in MISSING
+
+
+def is_doubtful(cell: Any) -> bool:
+    """True if a cell is missing, or may say so."""
+    return clean_label(label_text(cell)).lower() in MISSING | DOUBTFUL
 
 
 def read_cell(cell: Any) -> Any:
@@ -192,6 +199,8 @@ def _recur(
     `most` is `all` or `any`, of the parts of one text. If `strict`, a part counts only if it is a
     text of its own, or not always at one place, as the first word of `very good` is.
     """
+    if mark == "," and all(map(read_number, texts)):  # a comma before decimals
+        return False
     split = [split_text(text.lower(), mark) for text in texts]
     counts = Counter(part for parts in split for part in parts)
     places = {  # from 1, and 0 for a text of its own

@@ -45,7 +45,9 @@ class ReadsClasses(Task):
         if marks and any((codes == MISSING_LABEL).any() for codes in labels.codes.values()):
             # All others are one mark, such as x, so that empty cells are a class.
             read = replace(read, names=[classes.EMPTY, *read.names], table=read.table + 1)
-        unclear = classes.may_be_unlabelled(read.names) and NO_LABEL not in changes
+        doubted = [name for name in read.names if name.lower() in cells.DOUBTFUL]
+        doubted += [NO_LABEL] * classes.may_be_unlabelled(read.names)
+        unclear = next((name for name in doubted if changeable(name) not in changes), "")
         return replace(read, unclear=unclear, separator=cells.suggest_separator(spellings))
 
     def settle(self, labels: LabelledRows) -> tuple[Classes, bool]:
@@ -65,10 +67,12 @@ class ReadsClasses(Task):
             )
             asked.append(question("several-labels", title, [_EACH_LABEL, _COMBINATIONS]))
         if labels.reading.unclear:
-            rows = labels.spelled(
-                [n for n, text in enumerate(labels.spellings) if text == NO_LABEL]
-            )
-            asked.append(labels.no_label(rows, NO_LABEL, _("It is a class")))
+            own = labels.reading.unclear
+            spelled = [n for n, text in enumerate(labels.spellings) if clean_label(text) == own]
+            rows = labels.spelled(spelled)
+            # Of few rows it is asked with the other rare classes.
+            if own == NO_LABEL or sum(len(own) for _split, own in rows) >= RARE:
+                asked.append(labels.no_label(rows, own, _("It is a class")))
         return asked
 
     def unlearnable(self, labels: LabelledRows) -> list[Finding]:
@@ -114,6 +118,7 @@ class ReadsClasses(Task):
         yield from _no_agreement(labels)
         yield _spellings(labels)
         yield _capitals(labels)
+        yield _same_values(labels)
         if labels.reading.table[-1] >= 0:
             title = _(
                 "Empty cells of the column {column!r} are a class of their own",
@@ -238,6 +243,31 @@ def _capitals(labels: LabelledRows) -> Finding:
     remedies = labels.change(changes, _("They are one class"))
     remedies += labels.change({text: text for text in changes}, _("They are different classes"))
     return Finding("case", "warns", title, action, labels.spelled(rarer), remedies)
+
+
+def _same_values(labels: LabelledRows) -> Finding:
+    """Report classes that are one number, or one of yes and no, written in several ways."""
+    names, said = labels.reading.names, labels.config.changed_labels
+    numbers, marks = [*map(cells.read_number, names)], [*map(cells.mark_of, names)]
+    keys: list[Any] = [number and number.by_comma for number in numbers]
+    if len(names) > 2 and None not in marks:
+        keys = marks
+    alike: dict[Any, list[str]] = {}
+    for name, key in zip(names, keys, strict=True):
+        if key is not None and changeable(name) not in said:
+            alike.setdefault(key, []).append(name)
+    several = [own for own in alike.values() if len(own) > 1]
+    changes = {other: own[0] for own in several for other in own[1:]}
+    codes = [names.index(other) for other in changes]
+    rows = labels.where(lambda spelled: np.isin(labels.reading.targets(spelled), codes))
+    title = _(
+        "Classes that may be one, written differently: {names}",
+        names=some([" / ".join(own) for own in several]),
+    )
+    remedies = labels.change(changes, _("They are one class"))
+    remedies += labels.change({text: text for text in changes}, _("They are different classes"))
+    action = _("Say whether they are one class.")
+    return Finding("same-value", "warns", title, action, rows, remedies)
 
 
 def _class_choices(labels: Sequence[str]) -> list[Remedy]:

@@ -124,7 +124,7 @@ def read_lists(spellings: Sequence[str], rows: Integers, config: RunConfig) -> L
         read.names,
         table,
         read.unknown,
-        meant is None,
+        NO_LABEL if meant is None else "",
         separator=separator,
         unreadable=unreadable,
         unlabelled=unlabelled,

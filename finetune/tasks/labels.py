@@ -12,7 +12,6 @@ from finetune.config import RunConfig
 from finetune.errors import some
 from finetune.findings import Finding, Remedy, question
 from finetune.messages import message as _
-from finetune.tasks.cells import NO_LABEL
 from finetune.text_hashes import Integers
 
 IMPOSSIBLE = _("Training is not possible with these rows.")
@@ -27,7 +26,7 @@ class Reading:
     # The targets of each spelling, and at the end of a missing cell, whose number is -1.
     table: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
     unknown: list[str] = field(default_factory=list)  # changed names that no label has
-    unclear: bool = False  # True if nobody said yet if -1 stands for no label
+    unclear: str = ""  # what may stand for no label, such as -1, as long as nobody said it
 
     def targets(self, codes: NDArray[Any]) -> NDArray[Any]:
         """Return what is learned of rows, from the encoder's numbers; shape (rows, ...)."""
@@ -81,12 +80,15 @@ class LabelledRows:
             yield answered("label-map", title, Remedy("label_map", "", _("Undo")))
 
     def no_label(self, rows: Sequence[tuple[str, Integers]], other: str, text: str) -> Finding:
-        """Ask whether -1 stands for no label. `rows` have it; otherwise it stands for `other`,
-        which `text` says."""
-        column = self.column
-        title = _("Does -1 in the column {column!r} mean that a row has no label?", column=column)
-        remedies = self.change({NO_LABEL: ""}, _("No label: leave out these rows"))
-        remedies += self.change({NO_LABEL: other}, text)
+        """Ask whether what is unclear stands for no label. `rows` have it; otherwise it stands for
+        `other`, which `text` says."""
+        own = self.reading.unclear
+        title = _(
+            "Does {own} in the column {column!r} mean that a row has no label?",
+            own=own, column=self.column,
+        )  # fmt: skip
+        remedies = self.change({own: ""}, _("No label: leave out these rows"))
+        remedies += self.change({own: other}, text)
         return question("no-label", title, remedies, rows)
 
     def unreadable(self, spellings: Sequence[int]) -> Finding:

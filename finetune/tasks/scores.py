@@ -109,7 +109,7 @@ def read_scores(labels: LabelledRows, cut: float | None = None) -> Scores:
         names=[] if cut is None else cut_names(cut),
         cut=cut,
         missing=-1.0 if stands_for_none else np.nan,
-        unclear=whole and meant is None and not stands_for_none,
+        unclear=cells.NO_LABEL if whole and meant is None and not stands_for_none else "",
         decimal=cells.find_decimal(numbers[:, :3]) if decimal == "auto" else decimal,
         both=(float(either[0, 0]), float(either[0, 1])) if len(either) else None,
         units=frozenset(numbers[:, 3].astype(int).tolist()),
@@ -117,8 +117,8 @@ def read_scores(labels: LabelledRows, cut: float | None = None) -> Scores:
 
 
 def _numbers_of(sample: Sequence[Any]) -> list[Number] | None:
-    """Read cells as numbers, the missing ones left out; None if one is none."""
-    values = [value for value in map(cells.read_value, sample) if not cells.is_missing(value)]
+    """Read cells as numbers, those that may be missing left out; None if one is none."""
+    values = [value for value in map(cells.read_value, sample) if not cells.is_doubtful(value)]
     numbers = [*map(cells.read_number, values)]
     return None if None in numbers else [number for number in numbers if number is not None]
 
@@ -135,14 +135,16 @@ def _count_up(values: set[float]) -> bool:
 
 
 def may_be_scores(names: Sequence[str], column: str) -> bool:
-    """True if the names of classes are whole numbers that may be meant as scores: from 1 to 4 or
-    more, such as stars, many that do not count up, or any in a column whose name says it."""
+    """True if the names of classes are numbers that may be meant as scores: some with fractions,
+    from 1 to 4 or more, such as stars, many that do not count up, or any in a column whose name
+    says it."""
     values = _values(numbers) if (numbers := _numbers_of(names)) else set()
     if len(values) < max(3, len(names)):
         return False
     named = _SCORE_NAME.search(column) is not None
     starred = min(values) == 1 and 4 <= max(values) == len(values) <= 10
-    return named or starred or (len(values) > MANY and not _count_up(values))
+    many = len(values) > MANY and not _count_up(values)
+    return named or starred or many or any(value % 1 for value in values)
 
 
 class ReadsScores(Task):
@@ -200,7 +202,7 @@ class ReadsScores(Task):
             asked.append(question("decimals", title, ways))
         if reading.unclear:
             rows = labels.where(lambda codes: codes[:, 0] == -1)
-            asked.append(labels.no_label(rows, cells.NO_LABEL, _("It is a score")))
+            asked.append(labels.no_label(rows, reading.unclear, _("It is a score")))
         return asked
 
     def findings(
