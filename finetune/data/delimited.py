@@ -4,7 +4,7 @@ import contextlib
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import dropwhile, islice
 from operator import itemgetter
@@ -84,6 +84,8 @@ class CsvTable(TextTable):
         widths = Counter(map(len, rest)).most_common(1)
         if widths and not header.named:
             names = [""] * widths[0][0]
+        elif {*map(len, rest)} == {len(names) + 1} and _count(row[0] for row in rest):
+            names = ["", *names]  # R's row numbers have no name
         width = len(names)
         self._name_columns(names)
         start = records[header.above].line if records else 0  # of the names, or the first row
@@ -118,6 +120,11 @@ class CsvTable(TextTable):
             elif kind != "repeated" and (self.keep_empty_rows or any(cells)):
                 cells += [""] * (width - len(cells))
                 yield line, {name: cells[index] for name, index in indices}
+
+
+def _count(cells: Iterable[str]) -> bool:
+    """True for 1, 2, 3 ..."""
+    return all(cell == str(number) for number, cell in enumerate(cells, 1))
 
 
 def _usual_widths(

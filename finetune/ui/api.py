@@ -329,9 +329,10 @@ class Api:
     def rank_runs(self, store: RunStore, run_id: str) -> dict:
         """Rank your finished runs that have the same validation rows as one of them.
 
-        Returns sentence (the conclusion), metric, examples, and runs, the best score first: id,
-        name, score with its 95% interval, may_be_best (the best is among these with a probability
-        of 95%), megabytes, and milliseconds a row if measured on this machine.
+        Returns sentence (the conclusion), metric, examples, cheapest (the id of a run, or null),
+        others (runs that are not ranked), and runs, the best score first: id, name, score with its
+        95% interval, may_be_best (the best is among these with a probability of 95%), megabytes,
+        and milliseconds a row if measured on this machine.
         """
         own = ranking.beside(store, store.get(run_id))
         return ranking.as_values(ranking.rank_runs(own))
