@@ -229,8 +229,9 @@ def _repeated_pairs(config: RunConfig, assigned: SplitRows) -> Iterator[Finding]
         repeated.append((source_split, np.delete(rows, first)))
     title = _("Equal texts have different labels")
     action = _(
-        "These rows are kept; one of the labels is wrong, and no model can learn both. If "
-        "repeats are left out (drop_duplicates), the first of them is kept."
+        "These rows are kept, though no model can learn both. If a text may have several labels, "
+        "write them into one cell with semicolons between. If repeats are left out "
+        "(drop_duplicates), the first of them is kept."
     )
     if not find_task(assigned.dataset.task).has_right:
         title = _("Equal texts have different scores")

@@ -40,6 +40,7 @@ _NESTED = (list, tuple, set, dict)
 _LABEL_KEYS = ("choices", "labels", "label", "classes", "class", "categories", "category")
 _NAME_KEYS = ("name", "value", "title", "text")
 _CALL = re.compile(r"^(?:c|set)\((.*)\)$", re.DOTALL)  # lists of R, and Python's empty set
+_TAG = re.compile(r"<([^<>]+)>")  # as Stack Overflow writes them: <a><b>
 _BETWEEN_TEXTS = re.compile(r"(?<=['\"])\s+(?=['\"])")  # of an array, as NumPy prints it
 # Zero-width characters and direction marks. The joiners U+200C and U+200D stay in names, because
 # scripts and emoji need them, but do not distinguish classes.
@@ -88,8 +89,8 @@ def read_cell(cell: Any) -> Any:
     """Return what a cell says.
 
     Lists and objects may be values of a typed file, or texts as JSON, Python, NumPy, R and
-    PostgreSQL write them, or `[a, b]` without quotes. Of an object with a key such as `choices` or
-    `label`, only that part counts.
+    PostgreSQL write them, `[a, b]` without quotes, or `<a><b>`. Of an object with a key such as
+    `choices` or `label`, only that part counts.
 
     That is a list of texts; an object (name -> text) if all its values are marks; otherwise the
     cell itself, which is a value, or a list or object that cannot be read.
@@ -99,6 +100,8 @@ def read_cell(cell: Any) -> Any:
             return _said(cell)
         if isinstance(cell, str):
             text = _CALL.sub(r"[\1]", cell.strip())
+            if text[:1] == "<" and not _TAG.sub("", text) and not is_missing(text):
+                return _TAG.findall(text)
             if text[:1] + text[-1:] in _BRACKETS and len(text) <= _MOST_CHARACTERS:
                 return _read_brackets(text)
     except ValueError:
