@@ -125,7 +125,7 @@ def gate(
     stored, path = RunStore(run.folder.parent).uploads, Path(golden)
     request = file_request.of_file(run, path, request)
     judged = release.check_release(run, other, limits, path, request)
-    if not judged.seen:
+    if judged.examples and not judged.seen:
         stored.keep_golden(path)
     return judged
 
