@@ -142,7 +142,10 @@ def why_no_training(
     if rows < _FEWEST:
         return ""
     constant = baselines.get(task.constant, {})
-    bounded = {m.name: m.range[1] for m in task.metrics if math.isfinite(m.range[1])}
+    bounded = {
+        m.name: m.range[m.greater_is_better] for m in task.metrics
+        if math.isfinite(m.range[m.greater_is_better])
+    }  # fmt: skip
     for name, text in (
         (TFIDF, _("Counting words is already right on every row: no transformer is needed.")),
         (COSINE, _("The model is right on every row before any training: it needs none.")),
@@ -151,7 +154,7 @@ def why_no_training(
         perfect = {metric for metric, most in bounded.items() if scores.get(metric) == most}
         if len(perfect) == len(bounded) and any(constant.get(m) != bounded[m] for m in perfect):
             return text
-    for metric in bounded:
+    for metric in (name for name, best in bounded.items() if best > 0):
         value = baselines.get(COSINE, {}).get(metric, 0.0)
         if value >= ENOUGH and value > constant.get(metric, 0.0):
             return _(

@@ -46,6 +46,12 @@ def read_folds(run: Run) -> list[Fold]:
     return disk.read_as(list[Fold], run.predictions / _FILE) or []
 
 
+def mean_over(folds: Sequence[Fold]) -> dict[str, float]:
+    """Return the mean of the models' scores, weighted by the rows of the folds."""
+    rows = [fold.rows for fold in folds]
+    return baselines.mean_scores([fold.metrics for fold in folds], rows) if folds else {}
+
+
 def baselines_over(folds: Sequence[Fold]) -> dict[str, dict[str, float]]:
     """Return the mean of each baseline's scores, weighted by the rows of the folds."""
     rows = [fold.rows for fold in folds]

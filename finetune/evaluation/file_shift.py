@@ -106,6 +106,11 @@ def sentence(judged: Monitoring) -> str:
             "Train anew: the file differs from the validation rows in {what}, and fewer answers "
             "are estimated to be right.", what=what,
         )  # fmt: skip
+    if differs and judged.labelled:
+        return _(
+            "Changed: the file differs from the validation rows in {what}. Its labels do not show "
+            "that the model is worse.", what=what,
+        )  # fmt: skip
     if differs:
         return _(
             "Changed: the file differs from the validation rows in {what}. Labels of some rows "

@@ -203,10 +203,14 @@ def _decide(
     the same for all answers to these rows; `lowest` gets a number of times as many rows, and
     returns the lower end of the gain."""
     limits, rows = judged.limits, judged.examples
+    low, high = (  # as they are shown, an end below the least gain remains below it
+        math.floor(1000 * end) / 1000 if end < limits.min_gain else end
+        for end in (gain.low, gain.high)
+    )
     gained = _(
         "The gain in {metric} is {gain:+.3f} (95% {low:+.3f} to {high:+.3f}); it must be at least "
         "{least:+.3f}.",
-        metric=title, gain=gain.value, low=gain.low, high=gain.high, least=limits.min_gain,
+        metric=title, gain=gain.value, low=low, high=high, least=limits.min_gain,
     )  # fmt: skip
     failures = []
     if judged.has_right and judged.lost > limits.max_lost:

@@ -6,7 +6,7 @@ Everything is computed from the logits and examples in the run's `predictions/`.
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from finetune.runs.summary import RunSummary
 from finetune.tasks import comparison
 from finetune.tasks.base import DecisionRule, Target, Targets
 from finetune.tasks.registry import measured, task_of
+from finetune.tasks.single_label import ClassDetails
 
 SUSPECT = 0.1  # mean probability of the given label below which the label is doubted
 _MOST_EVALUATIONS = 20  # read for the suspected labels; of more, evenly chosen ones
@@ -69,6 +70,7 @@ class Analysis:
     order: OrderConsistency | None  # None if it was not measured
     slices: list[Slice]  # empty if the texts were not kept
     folds: int = 0  # if each example was answered by one of so many models that had not seen it
+    by_fold: Mapping[str, float] = field(default_factory=dict)  # the mean scores over the folds
 
     @property
     def at_threshold(self) -> dict[str, float] | None:
@@ -174,9 +176,9 @@ def _evaluate(
         traits = slices.pair_traits(*saved_predictions.sentences_of(table))
         groups = slices.score_slices(traits, truth, errors, target.names, task.has_right, shared)
     error_score, never_right = _label_error_scores(run, scored, other_steps, target, rule)
-    picked, order, folds = None, None, 0
+    picked, order, folds = None, None, list[cross_validation.Fold]()
     if split == "validation":
-        picked, folds = picking.run_picking(run), len(cross_validation.read_folds(run))
+        picked, folds = picking.run_picking(run), cross_validation.read_folds(run)
         order = _order_consistency(run, scored, target, rule, metrics)
     analysis = Analysis(
         step=scored.step,
@@ -191,7 +193,8 @@ def _evaluate(
         details=task.details(scored.logits, answers, truth, target, shared),
         order=order,
         slices=groups,
-        folds=folds,
+        folds=len(folds),
+        by_fold=cross_validation.mean_over(folds),
     )
     return RunEvaluation(
         run, target, truth, table, answers.values, analysis, errors,
@@ -315,9 +318,16 @@ def verdict(analysis: Analysis, baselines: Mapping[str, Mapping[str, float]]) ->
     fitted = details.fitted
     is_fitted = saved is not None and fitted and math.isclose(saved, fitted.threshold)
     gain = None
+    # Folds' baselines are means over the folds, which F1 of all rows is not.
+    apart = analysis.by_fold.get(metric, score.value) - score.value
     if baseline:
         new = fitted.f1 if fitted and is_fitted else expected or score
-        measured_on = baselines[baseline].get("examples", examples) * analysis.worth / examples
+        counted = examples
+        if isinstance(details, ClassDetails):
+            counted = details.behind_f1(analysis.target.positive)
+        new = replace(new, value=new.value + apart, low=new.low + apart, high=new.high + apart)
+        share = baselines[baseline].get("examples", examples) / examples
+        measured_on = counted * share * analysis.worth / examples
         gain = intervals.unpaired_difference(
             new, levels[baseline], measured_on, headline.range[0] < 0
         )

@@ -95,6 +95,8 @@ def score_intervals(
         score, (least, most) = _bca(metric, cells, positive, effects, worth), metric.range
         if math.isfinite(most) and not least + 1e-12 < score.value < most - 1e-12:
             score = _at_end(metric, cells, positive, score.value, worth)
+        if metric.of_tally is not None and (metric.as_share is None or positive is None):
+            score = replace(score, low=min(score.low, _with_misses(metric, cells, positive, worth)))
         found[metric.name] = score
     return found
 
@@ -186,6 +188,24 @@ def _at_end(
         return Interval(value, convert(share.low), convert(share.high))
     low, high = (least + (most - least) * end for end in (share.low, share.high))
     return Interval(value, low, high)
+
+
+def _with_misses(metric: Metric, cells: _Cells, positive: int | None, worth: float) -> float:
+    """The least value of a metric if, of one class without a miss, as many examples were missed as
+    Wilson's interval allows. No resample has such a miss, which tells of a rare class."""
+    answers, truth, counts = cells.answers[0], cells.truth, cells.counts.astype(float)
+    part, lowest = worth / counts.sum(), math.inf
+    for name in np.unique(truth):
+        hits, others = (truth == name) & (answers == name), truth[truth != name]
+        if not len(others) or (answers != name)[truth == name].any():
+            continue
+        support = counts[hits].sum()
+        missed = support * (1 - wilson_interval(support * part, support * part).low)
+        weights = np.append(np.where(hits, support - missed, counts), missed)[:, None]
+        said = others[np.argmax(counts[truth != name])]
+        moved = np.append(answers, said), np.append(truth, name), weights
+        lowest = min(lowest, float(metric.measure(*moved, positive)[0]))
+    return lowest
 
 
 def difference_intervals(

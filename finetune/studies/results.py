@@ -164,13 +164,16 @@ def repeats(store: RunStore, study: Study) -> SeedSpread | None:
 
 def alike(rows: list[TrialRow], best: TrialRow | None, spread: SeedSpread | None) -> int:
     """Count the other finished trials that cannot be told from the best one. Their scores are
-    within twice the standard deviation of a difference of two runs from the mean of `repeats`. 0
+    where another seed of the best one may be: in the prediction interval (95%) of the `repeats`. 0
     while that is unknown."""
+    from scipy.special import stdtrit  # loads in half of the time of scipy.stats
+
     if spread is None or spread.count < 2 or best is None:
         return 0
+    reach = stdtrit(spread.count - 1, 0.975) * math.sqrt(1 + 1 / spread.count) * spread.deviation
     return sum(
         row.state == "finished" and row.number != best.number and row.score is not None
-        and abs(row.score - spread.mean) <= 2 * math.sqrt(2) * spread.deviation
+        and abs(row.score - spread.mean) <= reach
         for row in rows
     )  # fmt: skip
 

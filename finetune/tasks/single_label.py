@@ -44,6 +44,14 @@ class ClassDetails:
         """Number of wrong answers."""
         return int(self.confusion.sum() - self.confusion.trace())
 
+    def behind_f1(self, positive: int | None) -> int:
+        """Number of rows that tell as much of F1 as of a share: those of the positive class, or as
+        many of each class as the rarest one has."""
+        support = self.confusion.sum(axis=1)
+        if len(support) == 2 and positive is not None:
+            return int(support[positive])
+        return int(support[support > 0].min() * (support > 0).sum())
+
     @property
     def always(self) -> int | None:
         """The class that it always answers with although others occur; None if there is none."""
