@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.api.verb import AnyRun, OutFile, verb
+from finetune.api.verb import AnyRun, OutFile, check_outputs, verb
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, TrainingError
 from finetune.inference import file_request, result_files
@@ -59,6 +59,7 @@ def predict(
         if result.suffix.lower() not in result_files.SUFFIXES:
             endings = ", ".join(result_files.SUFFIXES)
             raise ConfigError({name: f"must end in one of {endings}, got {result}"})
+    check_outputs(results, [path])
     request = file_request.of_file(run, path, request)
     request = file_request.check_columns(request, path, run.state().columns, run.config())
     with tqdm(unit="row", disable=not progress) as bar:
@@ -77,7 +78,8 @@ def label(
 
     Args:
         file: of any format that can be read, with a row for each text.
-        labels: two or more, by which texts are sorted; pairs are asked about if empty.
+        labels: two or more, by which texts are sorted, or a text with commas between them; pairs
+            are asked about if empty.
         other: a second file, whose texts are matched with those of the first.
         column: the column with the texts; guessed if empty.
         several: True if a text may have any number of labels.
@@ -95,6 +97,7 @@ def label(
     """
     store = store or RunStore(default_root())
     files = [Path(path) for path in (file, other) if path is not None]
+    labels = labels.split(",") if isinstance(labels, str) and labels else labels
     job = labelling_jobs.start_labelling(
         store, files, labels=labels, columns=[column], pairs=not labels, several=several,
         config=config,

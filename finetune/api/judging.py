@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from finetune import disk
-from finetune.api.verb import AnyRun, OutFile, verb
+from finetune.api.verb import AnyRun, OutFile, check_outputs, each, verb
 from finetune.evaluation import abstention, file_shift, monitoring, ranking, release, report
 from finetune.evaluation import gate as judgements
 from finetune.evaluation.file_shift import Monitoring
@@ -150,7 +150,7 @@ def rank(
             and `megabytes`; `cheapest` of those that may be the best, None if all cost the same;
             and `sentence`. The best is among those that may be with a probability of 95%.
     """
-    found = [*map(as_run, runs)] or (store or RunStore(default_root())).runs()
+    found = [*map(as_run, each(runs))] or (store or RunStore(default_root())).runs()
     ranked = ranking.rank_runs(found)
     unknown = {run.id for run in ranked.runs if run.milliseconds is None}
     if measure and unknown:
@@ -195,7 +195,8 @@ def still_holds(
         DataError: if fewer than 50 rows are new to the model, or the run's
             validation pairs were not kept.
     """
-    run, path = as_run(run), Path(file)
+    run, path, to = as_run(run), Path(file), Path(aggregates) if aggregates else None
+    check_outputs({"aggregates": to}, [path, labels])
     request = file_request.of_file(run, path, request)
     judged, counts = monitoring.monitor_file(run, path, request, Path(labels) if labels else None)
     if aggregates:

@@ -8,7 +8,7 @@ from pathlib import Path
 from finetune import disk
 from finetune.api.verb import AnyRun, OutFile, verb
 from finetune.data import model_cache
-from finetune.errors import ConfigError, ModelError
+from finetune.errors import ConfigError, ModelError, PublishError
 from finetune.hub import client, publish
 from finetune.inference import quantized
 from finetune.inference.quantized import QuantizationReport
@@ -66,6 +66,11 @@ def export(to: OutFile, run: AnyRun | None = None, model: Path | str | None = No
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # names every missing package
     to, own = Path(to), None if run is None else as_run(run)
     folder = own.best if own else Path(str(model))
+    if own is None and not (folder / "config.json").is_file():
+        raise ModelError(
+            "{folder} is no folder with a saved model.", "Name a from_pretrained folder.",
+            folder=folder,
+        )  # fmt: skip
     if folder.resolve() in to.resolve().parents and (own or to.suffix != ".onnx"):
         raise ModelError("{to} is in the folder of the model.", "Name another file.", to=to)
     step = own.best_step() if own else 0
@@ -98,7 +103,11 @@ def push_to_hub(
         `url`, `commit`, and the result of loading the model back.
     """
     request = publish.PushRequest(repository, private, update=update)
-    return publish.push_run(as_run(run), request, token or client.stored_token())
+    try:
+        return publish.push_run(as_run(run), request, token or client.stored_token())
+    except publish.RepositoryExists as error:
+        way = "Give update=True for a new commit in it, or choose another name."
+        raise PublishError(error.fact, way) from None
 
 
 def list_models() -> list[model_cache.CachedModel]:

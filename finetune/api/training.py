@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from finetune.api.verb import verb
+from finetune.api.verb import each, verb
 from finetune.config import RunConfig
 from finetune.data import check_report
 from finetune.data.check_report import CheckReport
@@ -186,7 +186,7 @@ def probe(
         ConfigError, DataError: if there is nothing to compare, or too few pairs.
     """
     store = store or RunStore(default_root())
-    names = probes.check_request(store, config, [*checkpoints] or probes.candidates(config))
+    names = probes.check_request(store, config, each(checkpoints) or probes.candidates(config))
     begun: list[str] = []
 
     def tell(name: str, _done: int, _total: int) -> None:
@@ -209,4 +209,4 @@ def list_runs(words: Sequence[str] = (), store: RunStore | None = None) -> list[
     Returns:
         of each line its `name`, `created`, `status`, `metric` and `score` as [value, low, high].
     """
-    return run_table.lines(store or RunStore(default_root()), " ".join(words))
+    return run_table.lines(store or RunStore(default_root()), " ".join(each(words)))

@@ -3,12 +3,13 @@ the help of a command (`cli/verbs.py`), and what an agent is told (`ui/api.py`).
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
+from finetune.errors import ConfigError
 from finetune.runs.run import Run
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -39,6 +40,33 @@ def _parameter(found: inspect.Parameter, about: str) -> Parameter:
     kinds = frozenset(get_args(hint) if is_union else [hint])
     required = found.default is found.empty and NoneType not in kinds
     return Parameter(found.name, kinds - {NoneType}, about, default, required, several, choices)
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | str | None]) -> None:
+    """Raise a ConfigError before the work if a file cannot be written, or would be written over
+    another one.
+
+    Args:
+        outputs: parameter -> the file that it names; None if it was not given.
+        inputs: the files that are read.
+    """
+    taken = {Path(path).resolve() for path in inputs if path is not None}
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ConfigError({name: f"is {path}, a folder: name a file"})
+        if not path.parent.is_dir():
+            raise ConfigError({name: f"is {path}, and there is no folder {path.parent}"})
+        if path.resolve() in taken:
+            text = f"is {path}, which another option names: name another file"
+            raise ConfigError({name: text})
+        taken.add(path.resolve())
+
+
+def each(given: Any) -> list[Any]:
+    """Return the items of a sequence, or the only one."""
+    return [given] if isinstance(given, str | Path | Run) else [*given]
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from finetune import arguments
+from finetune.api import verb
 from finetune.config import READING_FIELDS, RunConfig
 from finetune.data.table import ReadOptions
 from finetune.engines import spending
 from finetune.engines.base import EngineSpec
 from finetune.engines.registry import ENGINES, billed_options, find_engine, make_spec, open_engine
-from finetune.errors import JobError
+from finetune.errors import ConfigError, JobError
 from finetune.inference.file_request import COLUMNS, PredictionRequest
 from finetune.runs.store import default_root
 from finetune.uploads import ENDINGS, SPLITS, Uploads
@@ -150,14 +151,7 @@ def check_outputs(
         outputs: option -> the file that it names; None if it was not given.
         inputs: the files that the command reads.
     """
-    taken = {path.resolve() for path in inputs if path is not None}
-    for option, path in outputs.items():
-        if path is None:
-            continue
-        if path.is_dir():
-            parser.error(f"--{option} is {path}, a folder: name a file")
-        if not path.parent.is_dir():
-            parser.error(f"--{option} is {path}, and there is no folder {path.parent}")
-        if path.resolve() in taken:
-            parser.error(f"--{option} is {path}, which another option names: name another file")
-        taken.add(path.resolve())
+    try:
+        verb.check_outputs(outputs, inputs)
+    except ConfigError as error:
+        parser.error(f"--{error}")

@@ -195,15 +195,14 @@ def read_speed(run: Run) -> Speed | None:
     speed = disk.read_as(Speed, run.folder / "speed.json")
     if speed is None or (speed.machine, speed.step) != (_machine(), run.best_step()):
         return None
-    return speed
+    return speed if (speed.precision == "int8") == _is_small(run) else None
 
 
 def model_megabytes(run: Run) -> float:
     """Size of the weights that answer on this machine, in 10^6 bytes: those in int8 if they are
     used."""
-    small = run.best / quantized.MODEL
-    if quantized.is_enabled(run.best) and not devices.list_accelerators():
-        return small.stat().st_size / 1e6
+    if _is_small(run):
+        return (run.best / quantized.MODEL).stat().st_size / 1e6
     return sum(path.stat().st_size for path in run.best.glob("*.safetensors")) / 1e6
 
 
@@ -229,6 +228,10 @@ def measure_speed(run: Run) -> Speed:
     speed = Speed(median, len(counted), scorer.precision, _machine(), step)
     disk.write_atomically(run.folder / "speed.json", json.dumps(asdict(speed), indent=1) + "\n")
     return speed
+
+
+def _is_small(run: Run) -> bool:
+    return quantized.answers_on_cpu(run.best) and not devices.list_accelerators()
 
 
 def _machine() -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from finetune import disk, text_hashes
 from finetune.environment import logs
-from finetune.errors import DataError, StoreError
+from finetune.errors import ConfigError, DataError, StoreError
 from finetune.messages import message as _
 from finetune.metrics.calibration import Logits
 from finetune.metrics.shared_rows import SharedRows
@@ -202,6 +202,8 @@ def files_version(run: Run) -> tuple[tuple[str, int], ...]:
 
 
 def _logits_file(run: Run, step: int, split: str) -> Path:
+    if split not in ("validation", "test"):
+        raise ConfigError({"split": f"is {split!r}: validation or test"})
     return run.predictions / ("test.npz" if split == "test" else f"step-{step:06d}.npz")
 
 

@@ -95,16 +95,20 @@ def is_enabled(folder: Path) -> bool:
     return report is not None and report.kept and (folder / MODEL).is_file()
 
 
+def answers_on_cpu(folder: Path) -> bool:
+    """True if the model in a folder answers in int8 where there is no GPU: on a processor like the
+    one that measured it; never with a bound on its errors, which is of the original model."""
+    bounded = decision_rule.read_rule(folder).sure is not None
+    report = read_report(folder) if is_enabled(folder) and not bounded else None
+    return report is not None and report.processor == devices.processor_name()
+
+
 def serves(folder: Path, device: str = "") -> bool:
-    """True if the model in a folder answers in int8 on a device: a processor like the one that
-    measured it, and no GPU; never with a bound on its errors, which is of the original model."""
+    """True if the model in a folder answers in int8 on a device."""
     import torch
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    bounded = decision_rule.read_rule(folder).sure is not None
-    report = read_report(folder) if is_enabled(folder) and not bounded else None
-    measured = report is not None and report.processor == devices.processor_name()
-    return measured and (device or accelerator or "cpu") == "cpu"
+    return answers_on_cpu(folder) and (device or accelerator or "cpu") == "cpu"
 
 
 def quantize(source: Path, to: Path, kind: Kind, calibration: Sequence[Inputs]) -> None:

@@ -288,6 +288,8 @@ class Labelling:
     def export(self, ending: str = ".csv") -> str:
         """Return all answers as `.csv` or `.jsonl`: texts, answer, who, when, and how each question
         was found. Skipped questions are left out."""
+        if ending not in (".csv", ".jsonl"):
+            raise DataError("{ending!r} cannot be written.", "Give .csv or .jsonl.", ending=ending)
         rows = []
         for one in self.answers():
             if one.labels is not None:

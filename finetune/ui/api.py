@@ -72,10 +72,16 @@ class Api:
 
     def answering(self, action: Callable[..., Any]) -> Callable[..., Any]:
         """Give an action the store as its visitor sees it; errors become the answer."""
+        named, flags = [*inspect.signature(action).parameters][1:], action.__annotations__
 
         @functools.wraps(action)
         def answer(request: gr.Request, *values: Any) -> Any:
             try:
+                for name, value in zip(named, values, strict=False):
+                    if flags.get(name) in (bool, "bool") and not isinstance(value, bool):
+                        raise FinetuneError(
+                            "{name} is {value!r}.", "Send true or false.", name=name, value=value
+                        )
                 return action(auth.visitor_store(self.store, request), *values)
             except Exception as error:
                 text = str(disk.explained(error) or feedback.apology(error))
