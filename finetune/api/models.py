@@ -13,6 +13,7 @@ from finetune.hub import client, publish
 from finetune.inference import quantized
 from finetune.inference.quantized import QuantizationReport
 from finetune.jobs import memory
+from finetune.messages import message as _
 from finetune.metrics.catalog import metric_name
 from finetune.runs.store import RunStore, as_run, default_root
 
@@ -106,7 +107,7 @@ def push_to_hub(
     try:
         return publish.push_run(as_run(run), request, token or client.stored_token())
     except publish.RepositoryExists as error:
-        way = "Give update=True for a new commit in it, or choose another name."
+        way = _("Give update=True for a new commit in it, or choose another name.")
         raise PublishError(error.fact, way) from None
 
 
