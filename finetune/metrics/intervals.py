@@ -194,18 +194,20 @@ def _with_misses(metric: Metric, cells: _Cells, positive: int | None, worth: flo
     """The least value of a metric if, of one class without a miss, as many examples were missed as
     Wilson's interval allows. No resample has such a miss, which tells of a rare class."""
     answers, truth, counts = cells.answers[0], cells.truth, cells.counts.astype(float)
-    part, lowest = worth / counts.sum(), math.inf
-    for name in np.unique(truth):
-        hits, others = (truth == name) & (answers == name), truth[truth != name]
-        if not len(others) or (answers != name)[truth == name].any():
-            continue
-        support = counts[hits].sum()
-        missed = support * (1 - wilson_interval(support * part, support * part).low)
-        weights = np.append(np.where(hits, support - missed, counts), missed)[:, None]
-        said = others[np.argmax(counts[truth != name])]
-        moved = np.append(answers, said), np.append(truth, name), weights
-        lowest = min(lowest, float(metric.measure(*moved, positive)[0]))
-    return lowest
+    classes, support = np.unique(truth), np.bincount(truth, counts)
+    whole = [name for name in classes if (answers[truth == name] == name).all()]
+    if len(classes) < 2 or not whole:
+        return math.inf
+    second, first = np.argsort(support)[-2:]  # the commonest classes
+    weights = np.repeat(np.append(counts, np.zeros(len(whole)))[:, None], len(whole), 1)
+    for place, name in enumerate(whole):
+        number = support[name] * worth / counts.sum()
+        missed = support[name] * (1 - wilson_interval(number, number).low)
+        weights[truth.tolist().index(name), place] -= missed
+        weights[len(counts) + place, place] = missed
+    said = [second if name == first else first for name in whole]
+    moved = np.append(answers, said), np.append(truth, whole), weights
+    return float(metric.measure(*moved, positive).min())
 
 
 def difference_intervals(
