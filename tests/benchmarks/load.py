@@ -4,9 +4,9 @@ One run, the default one with many epochs, and two sides in turns: `alone`, with
 (SIGSTOP) and nobody there; and `crowd`, with `--clients` visitors of whom each polls the Train
 tab's live view as often as the page does, and asks the Predict tab about a pair every `--asking`
 seconds. Their browsers would be on other machines, so here they yield to what is measured (at nice
-19). What counts is the samples taken in each window over its
-seconds, so that a halt counts as long as it lasts; the ratio is the median under the crowd over
-that alone. Also printed: how long an answer takes, what failed, and the app's memory.
+19). What counts is the samples taken in each window over its seconds, so that a halt counts as long
+as it lasts; the ratio is the median under the crowd over that alone. Also printed: how long an
+answer takes, what failed, and the app's memory.
 
     python -m tests.benchmarks.load [--clients 50] [--seconds 20] [--rounds 5] [--quick]
 """

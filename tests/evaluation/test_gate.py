@@ -18,7 +18,7 @@ import finetune
 from finetune import text_hashes
 from finetune.__main__ import main
 from finetune.data.sources import LABELS
-from finetune.errors import DataError
+from finetune.errors import ConfigError, DataError
 from finetune.evaluation import gate
 from finetune.evaluation.gate import Judgement, Limits, Rows
 from finetune.runs import pair_index
@@ -157,6 +157,8 @@ def test_a_golden_file_is_answered_by_both_and_kept_from_training(pair, golden):
     words = ["gate", f"--new={good.id}", f"--old={poor.id}", f"--runs={good.folder.parent}"]
     assert main([*words, f"--golden={golden}", "--label_column=sentence1"]) == 2
     uploads.add({"train": golden})  # an error makes no file golden
+    with pytest.raises(ConfigError, match="another option names"):
+        finetune.predict(good, golden, golden)
     found = finetune.gate(good, poor, golden)  # both are the same toy
     assert (found.verdict, found.examples, found.lost) == ("not judged", 39, 0)
     assert "rows like these would tell" in found.reasons[2]

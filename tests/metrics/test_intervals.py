@@ -155,6 +155,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(few_resamples):
     for name in truth:
         assert 0.93 < 1 - (above[name] + below[name]) / sets < 0.975, name
         assert max(above[name], below[name]) / sets < 0.04, name  # on either side, not on one
+    assert intervals.score_intervals(*[np.arange(1000) // 499] * 2, [F1])["f1"].low < 0.85  # of two
 
 
 def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples):
@@ -167,7 +168,6 @@ def test_equals_differ_by_more_than_chance_as_seldom_as_it_says(few_resamples):
         f1 = intervals.score_intervals(first, labels, [F1], positive=1)["f1"]
         other = float(f1_score(labels[:300], second[:300]))
         gain = intervals.unpaired_difference(f1, other, 300)
-        assert gain.value == f1.value - other
         wrongly += not gain.low <= 0 <= gain.high
     assert wrongly / sets < 0.08
 
