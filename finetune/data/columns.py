@@ -5,7 +5,15 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import column_guess
-from finetune.data.column_guess import ROLES, Doubts, Role, Sample, guess_columns, plain_name
+from finetune.data.column_guess import (
+    ROLES,
+    SPLITS,
+    Doubts,
+    Role,
+    Sample,
+    guess_columns,
+    plain_name,
+)
 from finetune.data.table import remark
 from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, question
@@ -152,12 +160,14 @@ def ask(
 def unread_split(cells: Sample, used: ColumnNames) -> list[Finding]:
     """Warn of a column that says which rows are for training and which for testing. `cells` are a
     sample; the columns that are `used` have a role."""
-    values = {name: column_guess.describe_cells(own).values for name, own in cells.items()}
-    found = [name for name, own in values.items() if len(own) > 1 and own <= column_guess.SPLITS]
-    name = next((name for name in found if name not in used), "")
-    if not name:
+    others = [name for name in cells if name not in used]
+    values = {name: column_guess.describe_cells(cells[name]).values for name in others}
+    found = [name for name in others if 1 < len(values[name]) and values[name] <= SPLITS]
+    if not found:
         return []
-    title = _("The column {column!r}, which tells training from testing, is not read.", column=name)
+    title = _(
+        "The column {column!r}, which tells training from testing, is not read.", column=found[0]
+    )
     action = _(
         "Its rows are trained on and validated with alike. To keep them apart, save each part as a "
         "file of its own."
