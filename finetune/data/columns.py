@@ -5,15 +5,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 from finetune.config import NO_COLUMN, RunConfig
 from finetune.data import column_guess
-from finetune.data.column_guess import (
-    ROLES,
-    SPLITS,
-    Doubts,
-    Role,
-    Sample,
-    guess_columns,
-    plain_name,
-)
+from finetune.data.column_guess import ROLES, Doubts, Role, Sample, guess_columns, plain_name
 from finetune.data.table import remark
 from finetune.errors import DataError, some
 from finetune.findings import Finding, Remedy, question
@@ -162,7 +154,8 @@ def unread_split(cells: Sample, used: ColumnNames) -> list[Finding]:
     sample; the columns that are `used` have a role."""
     others = [name for name in cells if name not in used]
     values = {name: column_guess.describe_cells(cells[name]).values for name in others}
-    found = [name for name in others if 1 < len(values[name]) and values[name] <= SPLITS]
+    split = column_guess.SPLITS
+    found = [name for name in others if len(values[name]) > 1 and values[name] <= split]
     if not found:
         return []
     title = _(
