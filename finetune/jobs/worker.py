@@ -17,6 +17,7 @@ from finetune import disk, owners
 from finetune.environment import caches, devices, pace
 from finetune.environment.confinement import Confinement, limit_memory
 from finetune.jobs import workers
+from finetune.metrics import modules
 from finetune.runs.job_folder import JobFolder, hold_lock
 from finetune.runs.run import Run
 
@@ -25,7 +26,7 @@ IMPORTED: tuple[str, ...] = (  # the first is what the first optimizer would imp
     "torch._dynamo", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "finetune.data.splits", "finetune.jobs.train",
     "finetune.training.dataloaders", "finetune.training.loop", "finetune.training.model",
-    "sklearn.metrics", "evaluate",
+    "sklearn.metrics",
 )  # fmt: skip
 
 
@@ -69,6 +70,7 @@ def main(folder: str) -> int:
     devices.choose_tokenizer_threads()
     for name in IMPORTED:
         import_module(name)
+    modules.import_evaluate()
     pace.measure_pace()
     run = wait_for_run(job.folder, job.request["parent"], confinement)
     if run is None:

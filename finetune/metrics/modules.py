@@ -8,10 +8,13 @@ Source: https://huggingface.co/docs/evaluate
 
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from numpy.typing import NDArray
 
@@ -22,6 +25,19 @@ from finetune.metrics.calibration import Logits, probabilities
 from finetune.metrics.catalog import ALL
 
 FOLDER = Path(__file__).parent / "scores"  # for `evaluate.load`, with a metric's name
+
+
+def import_evaluate() -> ModuleType:
+    """Import `evaluate`, but not the pipelines of transformers: only its evaluators need them, and
+    they take as long to import as PyTorch."""
+    loaded, name = cast(dict[str, ModuleType | None], sys.modules), "transformers.pipelines"
+    if name in loaded:
+        return import_module("evaluate")
+    loaded[name] = None
+    try:
+        return import_module("evaluate")
+    finally:
+        del loaded[name]
 
 
 class ScoreModules:
@@ -47,8 +63,7 @@ class ScoreModules:
         answer: Callable[[Logits], NDArray[Any]] = lambda logits: logits.argmax(axis=1),
         shares: Callable[[Logits], Logits] = probabilities,
     ) -> None:
-        import evaluate
-
+        evaluate = import_evaluate()
         self._answer, self._shares = answer, shares
         modules, options = {}, {"positive": positive, "classes": classes}
         for name in names:
