@@ -102,18 +102,6 @@ def test_the_same_contents_under_another_name_are_another_upload(tmp_path):
     assert uploads.add({"train": paths[0]}) == names[0]
 
 
-def test_the_last_upload_is_the_newest_though_the_clock_was_set_back(tmp_path):
-    uploads, path = Uploads(tmp_path / "uploads"), tmp_path / "mine.csv"
-    names = []
-    for text in (GOOD, GOOD + "a,b,1\n", GOOD):
-        path.write_text(text)
-        names.insert(0, uploads.add({"train": path}))
-        assert [upload.name for upload in uploads.newest(2)] == names[:2]
-        for folder in (tmp_path / "uploads").iterdir():
-            ahead = folder.stat().st_mtime + 10**6
-            os.utime(folder, (ahead, ahead))
-
-
 @pytest.mark.parametrize(
     ("error", "raised", "message"),
     [

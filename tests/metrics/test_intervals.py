@@ -238,6 +238,21 @@ def test_nothing_is_taken_off_where_nothing_was_picked():
     assert selection.picking_bias(alone, {"accuracy": alone}, 0)["accuracy"] == 0.0
 
 
+@pytest.mark.parametrize(("name", "true"), [("rmse", 1.0), ("mae", 0.798), ("pearson", 0.707)])
+@pytest.mark.parametrize("examples", [8, 40])
+def test_few_scores_flatter_nobody(name, true, examples, monkeypatch):
+    """In at most 6% of experiments the true value is worse than the interval, and mostly in it."""
+    monkeypatch.setattr(intervals, "_RESAMPLES", 1000)
+    metric, draw, worse, held = catalog.find(name), np.random.default_rng(5), 0, 0
+    for _ in range(100):
+        truth, errors = draw.normal(size=(2, examples))
+        found = intervals.score_intervals(truth + errors, truth, [metric])[name]
+        worse += true < found.low if metric.greater_is_better else true > found.high
+        held += found.low <= true <= found.high
+    assert worse <= 6
+    assert held >= 90
+
+
 def answers_of(task, draw):
     """The truth of 100 examples and the answers of ten equally good models: scores that correlate
     with it by 0.8, or three labels of which each is wrong in a tenth."""

@@ -333,11 +333,8 @@ def f1_of(truth, answers, axis):
         (classes_of(60, 2), catalog.ACCURACY, lambda a, b, axis: (a == b).mean(axis)),
         (classes_of(60, 2), catalog.F1, f1_of),
         (classes_of(90, 4), catalog.ACCURACY, lambda a, b, axis: (a == b).mean(axis)),
-        (scores_of(80), catalog.find("mae"), lambda a, b, axis: np.abs(a - b).mean(axis)),
-        (scores_of(80), catalog.find("pearson"),
-         lambda a, b, axis: scipy.stats.pearsonr(a, b, axis=axis).statistic),
     ],
-)  # fmt: skip
+)
 def test_an_interval_is_scipys_bca(drawn, metric, statistic):
     truth, answers = drawn
     positive = 1 if metric is catalog.F1 else None
