@@ -99,8 +99,12 @@ def score_intervals(
             score = replace(score, low=min(score.low, _with_misses(metric, cells, positive, worth)))
         if metric.kind == "score":
             worst = _with_an_error(metric, cells, worth)
-            low, high = min(score.low, worst), max(score.high, worst)
-            score = replace(score, **({"low": low} if metric.greater_is_better else {"high": high}))
+            low, high = score.low, score.high
+            if metric.greater_is_better:
+                low = min(low, worst)
+            else:
+                high = max(high, worst)
+            score = replace(score, low=low, high=high)
         found[metric.name] = score
     return found
 
