@@ -76,8 +76,8 @@ def score_intervals(
 ) -> dict[str, Interval]:
     """Compute bootstrap intervals of metrics of answers, bias-corrected and accelerated (BCa).
 
-    At the ends of a metric's range all resamples agree: Wilson's interval of a proportion is used
-    there.
+    Resamples hold nothing that no example shows. So at the ends of a metric's range Wilson's
+    interval of a proportion is used, a class without a miss gets some, and scores a larger error.
 
     Args:
         answers, truth: of shape (examples, ...).
@@ -220,8 +220,8 @@ def _with_misses(metric: Metric, cells: _Cells, positive: int | None, worth: flo
 
 def _with_an_error(metric: Metric, cells: _Cells, worth: float) -> float:
     """The worse end of a metric of scores by the Bayesian bootstrap with an example more, whose
-    error is 1.2 + 4 / n times the largest of n examples: few of them rarely have the errors that are
-    rare, and their resamples have no others. In simulations it held the share that it should."""
+    error is 1.2 + 4 / n times the largest of n: few examples seldom show the errors that are rare.
+    These numbers held in simulations of 5 to 300 examples with light and heavy tails."""
     answers, truth, counts = cells.answers[0], cells.truth, cells.counts
     worst = np.abs(answers - truth).argmax()
     said = truth[worst] + (1.2 + 4 / max(1.0, worth)) * (answers[worst] - truth[worst])
