@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finetune.api.verb import AnyRun, OutFile, check_outputs, verb
+from finetune.api.verb import AnyRun, AnyStore, OutFile, check_outputs, verb
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, TrainingError
 from finetune.inference import file_request, result_files
@@ -14,7 +14,7 @@ from finetune.jobs import background, label_answers
 from finetune.jobs import label as labelling_jobs
 from finetune.labels.labelling import Labelling
 from finetune.messages import message as _
-from finetune.runs.store import RunStore, as_run, default_root
+from finetune.runs.store import as_run, as_store
 
 _POLL = 0.2  # seconds between looks at what runs
 
@@ -72,7 +72,7 @@ def predict(
 def label(
     file: Path | str, labels: Sequence[str] = (), other: Path | str | None = None,
     column: str = "", several: bool = False, config: RunConfig | None = None,
-    store: RunStore | None = None,
+    store: AnyStore = None,
 ) -> Labelling:  # fmt: skip
     """Begin to label the texts of a file, or pairs of its texts that may mean the same.
 
@@ -84,7 +84,7 @@ def label(
         column: the column with the texts; guessed if empty.
         several: True if a text may have any number of labels.
         config: gives the checkpoint whose vectors are compared, and `max_length`.
-        store: where the labelling is kept; the default folder of runs if None.
+        store: where the labelling is kept, or its folder; the default one if None.
 
     Returns:
         a labelling. `next(who)` is a question, with `item` and `texts`; `answer(item, labels, who)`
@@ -95,7 +95,7 @@ def label(
         DataError, ConfigError: if the file cannot be read, or there is one label only.
         TrainingError: if the texts could not be prepared.
     """
-    store = store or RunStore(default_root())
+    store = as_store(store)
     files = [Path(path) for path in (file, other) if path is not None]
     labels = labels.split(",") if isinstance(labels, str) and labels else labels
     job = labelling_jobs.start_labelling(
@@ -115,7 +115,7 @@ def groups(
     labelling: Labelling | str | None,
     run: AnyRun | None,
     out: OutFile,
-    store: RunStore | None = None,
+    store: AnyStore = None,
 ) -> dict[str, Any]:
     """Group the texts of a file that mean the same; or label them all, if texts were labelled.
 
@@ -139,7 +139,7 @@ def groups(
         DataError: if the run's model lacks a label, or fewer than 20 answers were given.
     """
     if not isinstance(labelling, Labelling):
-        store = store or RunStore(default_root())
+        store = as_store(store)
         job = labelling_jobs.named_labelling(store, labelling or "")
         labelling = job.labelling
     results = [path := Path(out), path.with_name(f"{path.stem}-2{path.suffix}")]

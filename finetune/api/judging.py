@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from finetune import disk
-from finetune.api.verb import AnyRun, OutFile, check_outputs, each, verb
+from finetune.api.verb import AnyRun, AnyStore, OutFile, check_outputs, each, verb
 from finetune.evaluation import abstention, file_shift, monitoring, ranking, release, report
 from finetune.evaluation import gate as judgements
 from finetune.evaluation.file_shift import Monitoring
@@ -18,7 +18,7 @@ from finetune.inference import file_request
 from finetune.inference.file_request import PredictionRequest
 from finetune.jobs import evaluate as evaluation_jobs
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, as_run, default_root
+from finetune.runs.store import RunStore, as_run, as_store
 from finetune.tasks.base import SureRule
 
 
@@ -135,7 +135,7 @@ def gate(
     files={"csv": ranking.ranking_csv},
 )  # fmt: skip
 def rank(
-    runs: Sequence[AnyRun] = (), measure: bool = True, store: RunStore | None = None
+    runs: Sequence[AnyRun] = (), measure: bool = True, store: AnyStore = None
 ) -> ranking.Ranking:
     """Rank finished runs by their scores on the same validation rows. A star marks those that may
     be the best: the best is among them with a probability of 95%.
@@ -143,14 +143,14 @@ def rank(
     Args:
         runs: names, ids or folders; all finished runs on the newest one's rows if absent.
         measure: measure speeds that are not known on this machine, a few seconds each.
-        store: the default folder of runs if None; used if `runs` is empty.
+        store: a store or its folder; the default one if None; used if `runs` is empty.
 
     Returns:
         `runs`, the best score first, each with its interval, `may_be_best`, `milliseconds` a pair
             and `megabytes`; `cheapest` of those that may be the best, None if all cost the same;
             and `sentence`. The best is among those that may be with a probability of 95%.
     """
-    found = [*map(as_run, each(runs))] or (store or RunStore(default_root())).runs()
+    found = [*map(as_run, each(runs))] or as_store(store).runs()
     ranked = ranking.rank_runs(found)
     unknown = {run.id for run in ranked.runs if run.milliseconds is None}
     if measure and unknown:

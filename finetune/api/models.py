@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finetune import disk
-from finetune.api.verb import AnyRun, OutFile, verb
+from finetune.api.verb import AnyRun, AnyStore, OutFile, verb
 from finetune.data import model_cache
 from finetune.errors import ConfigError, ModelError, PublishError
 from finetune.hub import client, publish
@@ -15,7 +15,7 @@ from finetune.inference.quantized import QuantizationReport
 from finetune.jobs import memory
 from finetune.messages import message as _
 from finetune.metrics.catalog import metric_name
-from finetune.runs.store import RunStore, as_run, default_root
+from finetune.runs.store import as_run, as_store
 
 
 @dataclass(frozen=True)
@@ -116,13 +116,13 @@ def list_models() -> list[model_cache.CachedModel]:
     return model_cache.list_models()
 
 
-def remove_model(name: str, store: RunStore | None = None) -> model_cache.CachedModel:
+def remove_model(name: str, store: AnyStore = None) -> model_cache.CachedModel:
     """Remove a downloaded checkpoint from this disk. The next run that needs it downloads it again.
 
     Args:
-        store: of the runs that may need it; the default folder of runs if None.
+        store: of the runs that may need it, or its folder; the default one if None.
 
     Raises:
         StoreError: if it is not on this disk, or a run that has not ended needs it.
     """
-    return memory.remove_model(store or RunStore(default_root()), name)
+    return memory.remove_model(as_store(store), name)

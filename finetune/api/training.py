@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from finetune.api.verb import each, verb
+from finetune.api.verb import AnyStore, each, verb
 from finetune.config import RunConfig
 from finetune.data import check_report
 from finetune.data.check_report import CheckReport
@@ -23,7 +23,7 @@ from finetune.jobs.terminal import follow
 from finetune.messages import message as _
 from finetune.runs.grids import plan_runs
 from finetune.runs.run import Run
-from finetune.runs.store import RunStore, default_root
+from finetune.runs.store import as_store
 from finetune.studies import driver, results
 from finetune.studies.space import Budget, default_space, read_space
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _POLL = 0.2  # seconds between looks at what runs
 
 
-def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
+def load_pairs(config: RunConfig, store: AnyStore = None) -> Pairs:
     """Load the sentence pairs of a configuration, as a run would train on them.
 
     Returns:
@@ -42,12 +42,12 @@ def load_pairs(config: RunConfig, store: RunStore | None = None) -> Pairs:
     """
     from finetune.data import splits
 
-    return splits.load_pairs(config, store.root if store else default_root())
+    return splits.load_pairs(config, as_store(store).root)
 
 
 def train(
     config: RunConfig,
-    store: RunStore | None = None,
+    store: AnyStore = None,
     progress: bool = True,
     engine: str = HERE,
     **options: Any,
@@ -58,7 +58,7 @@ def train(
     An interrupt (Ctrl-C, or a notebook's stop button) stops the run and keeps its best model.
 
     Args:
-        store: the store of the run; the default folder of runs if None.
+        store: the store of the run, or its folder; the default one if None.
         progress: True to show a progress bar with the evaluations above it.
         engine: as `python -m finetune train --engine` names it.
         options: of the engine, named as the flags of `python -m finetune train`. A billed one
@@ -67,7 +67,7 @@ def train(
     Returns:
         the run, finished or stopped: `run.metrics`, `run.best` (a `from_pretrained` folder).
     """
-    store = store or RunStore(default_root())
+    store = as_store(store)
     runs = service.start_runs(store, plan_runs(config), make_spec(engine, options))
     for number, run in enumerate(runs):
         try:
@@ -86,7 +86,7 @@ def train(
 def cross_validate(
     config: RunConfig,
     folds: int = 0,
-    store: RunStore | None = None,
+    store: AnyStore = None,
     progress: bool = True,
     engine: str = HERE,
     **options: Any,
@@ -114,7 +114,7 @@ def search(
     space: Mapping[str, str] | None = None,
     trials: int = 20,
     minutes: float = 0.0,
-    store: RunStore | None = None,
+    store: AnyStore = None,
 ) -> Run:
     """Search hyperparameters by training runs, and wait until the search ends. Runs that fall
     behind end early.
@@ -125,7 +125,7 @@ def search(
             learning rate, epochs, batch size and warm-up if None.
         trials: at most; 0 for no limit.
         minutes: of training, over all trials, after which no trial begins; 0 for no limit.
-        store: the store of the runs; the default folder of runs if None.
+        store: the store of the runs, or its folder; the default one if None.
 
     Returns:
         the run with the best score, which is slightly too good because it was picked among many.
@@ -134,7 +134,7 @@ def search(
         ConfigError: if the space or the budget is invalid.
         TrainingError: if no trial has a score.
     """
-    store = store or RunStore(default_root())
+    store = as_store(store)
     drawn = default_space() if space is None else read_space(space)
     study = driver.begin_search(store, config, drawn, Budget(trials, minutes))
     while driver.advance(store, study):
@@ -149,17 +149,17 @@ def search(
 
 
 @verb("check", text=checking.as_text, values=check_report.summarise, status=checking.status)
-def check(config: RunConfig, store: RunStore | None = None) -> CheckReport:
+def check(config: RunConfig, store: AnyStore = None) -> CheckReport:
     """Look for what is wrong with the data before training on it.
 
     Args:
-        store: keeps the rows read; the default folder of runs if None.
+        store: keeps the rows read; a store or its folder; the default one if None.
 
     Returns:
         `splits`, `columns`, `findings` with what would resolve them, `baselines`, and `blocked`,
             the findings that make training impossible.
     """
-    store = store or RunStore(default_root())
+    store = as_store(store)
     return checking.check_config(config, store.root)
 
 
@@ -167,7 +167,7 @@ def check(config: RunConfig, store: RunStore | None = None) -> CheckReport:
 def probe(
     config: RunConfig,
     checkpoints: Sequence[str] = (),
-    store: RunStore | None = None,
+    store: AnyStore = None,
     progress: bool = False,
 ) -> ProbeReport:
     """Rank checkpoints on your data by a linear model on their vectors, before training.
@@ -175,7 +175,7 @@ def probe(
     Args:
         checkpoints: offered names, Hub ids or folders, from 2 to 8; by default the offered ones on
             this disk.
-        store: keeps the rows read; the default folder of runs if None.
+        store: keeps the rows read; a store or its folder; the default one if None.
         progress: True to print the checkpoint that is being looked at.
 
     Returns:
@@ -185,7 +185,7 @@ def probe(
     Raises:
         ConfigError, DataError: if there is nothing to compare, or too few pairs.
     """
-    store = store or RunStore(default_root())
+    store = as_store(store)
     names = probes.check_request(store, config, each(checkpoints) or probes.candidates(config))
     begun: list[str] = []
 
@@ -198,15 +198,15 @@ def probe(
 
 
 @verb("runs", text=run_table.as_text, values=list, words=("words",))
-def list_runs(words: Sequence[str] = (), store: RunStore | None = None) -> list[dict[str, Any]]:
+def list_runs(words: Sequence[str] = (), store: AnyStore = None) -> list[dict[str, Any]]:
     """List the runs as the page does, the newest first. A cross-validation, a search, a grid or
     seeds are one line, whose name stands for its model in other commands.
 
     Args:
         words: list those with all these words.
-        store: the default folder of runs if None.
+        store: a store or its folder; the default one if None.
 
     Returns:
         of each line its `name`, `created`, `status`, `metric` and `score` as [value, low, high].
     """
-    return run_table.lines(store or RunStore(default_root()), " ".join(each(words)))
+    return run_table.lines(as_store(store), " ".join(each(words)))

@@ -11,11 +11,13 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 
 from finetune.errors import ConfigError
 from finetune.runs.run import Run
+from finetune.runs.store import RunStore
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # Of a parameter: a run, its folder, or its id or name; a program on another machine sends the id.
 AnyRun = Run | Path | str
+AnyStore = RunStore | Path | str | None  # a store or its folder; None is the default one
 OutFile = Annotated[Path | str, "a file that is written"]
 
 

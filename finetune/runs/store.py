@@ -86,6 +86,11 @@ def as_run(run: Run | Path | str) -> Run:
     return named_run(Path(run), default_root())
 
 
+def as_store(store: RunStore | Path | str | None) -> RunStore:
+    """Return a store, or that of a folder; the default one if None."""
+    return store if isinstance(store, RunStore) else RunStore(store or default_root())
+
+
 def new_id(root: Path) -> str:
     """Make an id that nobody can guess, for a folder in `root`. It sorts behind those that are
     there, even if the clock was set back."""

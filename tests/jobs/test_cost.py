@@ -260,7 +260,7 @@ def test_what_is_on_the_disk_is_removed_if_unused(hub, store, toy_checkpoint, ad
     command(["--remove", name, "--runs", str(store.root)])
     assert name not in {model.name for model in finetune.list_models()}
     with pytest.raises(StoreError, match="is not among the downloaded checkpoints"):
-        finetune.remove_model(name, store)
+        finetune.remove_model(name, str(store.root))
     for other in ("..", "../..", "", BUNDLED_CHECKPOINT):
         with pytest.raises(StoreError):
             finetune.remove_model(other, store)
