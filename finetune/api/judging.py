@@ -143,14 +143,15 @@ def rank(
     Args:
         runs: names, ids or folders; all finished runs on the newest one's rows if absent.
         measure: measure speeds that are not known on this machine, a few seconds each.
-        store: a store or its folder; the default one if None; used if `runs` is empty.
+        store: of the runs, or its folder; the default one if None.
 
     Returns:
         `runs`, the best score first, each with its interval, `may_be_best`, `milliseconds` a pair
             and `megabytes`; `cheapest` of those that may be the best, None if all cost the same;
             and `sentence`. The best is among those that may be with a probability of 95%.
     """
-    found = [*map(as_run, each(runs))] or as_store(store).runs()
+    stored = as_store(store)
+    found = [as_run(run, stored.root) for run in each(runs)] or stored.runs()
     ranked = ranking.rank_runs(found)
     unknown = {run.id for run in ranked.runs if run.milliseconds is None}
     if measure and unknown:

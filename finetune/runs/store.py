@@ -77,13 +77,14 @@ def named_run(name: Path, root: Path) -> Run:
     raise NoSuchRun(str(name), difflib.get_close_matches(str(name), named, cutoff=0.4))
 
 
-def as_run(run: Run | Path | str) -> Run:
-    """Find a run by its folder, or its id or name in the default folder, or raise NoSuchRun."""
+def as_run(run: Run | Path | str, root: Path | None = None) -> Run:
+    """Find a run by its folder, or by its id or name in a folder of runs, which is the default one
+    if None; or raise NoSuchRun."""
     if isinstance(run, Run):
         return run
     if not isinstance(run, str | Path) or not str(run):
         raise StoreError("run is {run!r}.", "Give a run, its folder, its id or its name.", run=run)
-    return named_run(Path(run), default_root())
+    return named_run(Path(run), root or default_root())
 
 
 def as_store(store: RunStore | Path | str | None) -> RunStore:
