@@ -126,7 +126,7 @@ def groups(
         run: trained on the answers; without it a small model learns from them at once.
         out: the file to write, with the columns of the labelled file and `group` or `label`. Of two
             files that are matched, the second becomes one with `-2` in its name.
-        store: of a labelling that is named.
+        store: of what is named, or its folder; the default one if None.
 
     Returns:
         of pairs `groups`, of two texts or more; `grouped`, the rows in them; `precision`, `recall`
@@ -138,10 +138,10 @@ def groups(
     Raises:
         DataError: if the run's model lacks a label, or fewer than 20 answers were given.
     """
+    store = as_store(store)
     if not isinstance(labelling, Labelling):
-        store = as_store(store)
         job = labelling_jobs.named_labelling(store, labelling or "")
         labelling = job.labelling
     results = [path := Path(out), path.with_name(f"{path.stem}-2{path.suffix}")]
-    own = None if run is None else as_run(run)
+    own = None if run is None else as_run(run, store.root)
     return label_answers.answer_all(labelling.folder, own, results)
