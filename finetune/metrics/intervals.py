@@ -221,7 +221,7 @@ def _with_misses(metric: Metric, cells: _Cells, positive: int | None, worth: flo
 def _with_an_error(metric: Metric, cells: _Cells, worth: float) -> float:
     """The worse end of a metric of scores by the Bayesian bootstrap with an example more, whose
     error is 1.2 + 4 / n times the largest of n: few examples seldom show the errors that are rare.
-    These numbers held in simulations of 5 to 300 examples with light and heavy tails."""
+    These numbers held in simulations of 10 to 300 examples with light and heavy tails."""
     answers, truth, counts = cells.answers[0], cells.truth, cells.counts
     worst = np.abs(answers - truth).argmax()
     said = truth[worst] + (1.2 + 4 / max(1.0, worth)) * (answers[worst] - truth[worst])
